@@ -1,0 +1,1 @@
+//! Not yet begun: see the crate's description.

@@ -1,0 +1,120 @@
+//! What a reactor can be told: sizes, budgets, clocks, limits.
+//!
+//! Job: the public configuration and its validation at construction. State: none. Thread class: pure. Laws: 8, 16.
+
+use std::io;
+use std::time::Duration;
+
+/// How a reactor works. Every field has a default that suits a server; a `Duration` of zero switches a clock off.
+///
+/// Bad values are refused by `build()` with an error that names the field and its limit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReactorConfig {
+    /// Bytes of a receive buffer, 1 to 1 GiB. Default 16 KiB.
+    pub recv_buffer_size: usize,
+    /// The largest buffer, in bytes, that `read_more` grows to. Default 1 MiB.
+    pub max_read_buffer: usize,
+    /// Bytes that may be staged or queued on one connection. Default 16 MiB.
+    pub max_staged: usize,
+    /// How long a read may be parked without a byte from the peer or a send of our own. Default 60 s.
+    pub read_timeout: Duration,
+    /// How long a waiting flush may go without the peer acknowledging a byte. Default 60 s.
+    pub send_timeout: Duration,
+    /// How long the peer's FIN is waited for after the handler has let go. Default 5 s.
+    pub linger: Duration,
+    /// Events taken from epoll in one pass, 1 to `i32::MAX / size_of::<epoll_event>()`. Default 1024.
+    pub max_events: usize,
+    /// Task polls in one pass, at least 1. Default 1024.
+    pub task_budget: usize,
+    /// Connections accepted from one listener in one pass, at least 1. Default 64.
+    pub accept_budget: usize,
+    /// Reads in a row that a connection may complete on a reactor thread before others get their turn. Default 16.
+    pub read_budget: u32,
+    /// Bytes that one flush may send on a reactor thread before others get their turn. Default 256 KiB.
+    pub flush_budget: usize,
+    /// Posts from other threads that may wait. Default 65 536.
+    pub max_posts: usize,
+}
+
+impl Default for ReactorConfig {
+    fn default() -> Self {
+        Self {
+            recv_buffer_size: 16 * 1024,
+            max_read_buffer: 1024 * 1024,
+            max_staged: 16 * 1024 * 1024,
+            read_timeout: Duration::from_secs(60),
+            send_timeout: Duration::from_secs(60),
+            linger: Duration::from_secs(5),
+            max_events: 1024,
+            task_budget: 1024,
+            accept_budget: 64,
+            read_budget: 16,
+            flush_budget: 256 * 1024,
+            max_posts: 65_536,
+        }
+    }
+}
+
+const GIB: usize = 1 << 30;
+
+impl ReactorConfig {
+    /// Refuses what cannot work, by name.
+    pub(crate) fn validate(&self) -> io::Result<()> {
+        let at_least_one = usize::MAX;
+        range("recv_buffer_size", self.recv_buffer_size, 1, GIB)?;
+        range("max_read_buffer", self.max_read_buffer, 1, GIB)?;
+        range("max_staged", self.max_staged, 1, isize::MAX as usize)?;
+        range("max_events", self.max_events, 1, crate::sys::epoll::MAX_EVENTS)?;
+        range("task_budget", self.task_budget, 1, at_least_one)?;
+        range("accept_budget", self.accept_budget, 1, at_least_one)?;
+        range("read_budget", self.read_budget as usize, 1, u32::MAX as usize)?;
+        range("flush_budget", self.flush_budget, 1, at_least_one)?;
+        range("max_posts", self.max_posts, 1, usize::MAX / 4)
+    }
+}
+
+fn range(field: &str, value: usize, low: usize, high: usize) -> io::Result<()> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    let limits = if high == usize::MAX { format!("at least {low}") } else { format!("{low} to {high}") };
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("ReactorConfig::{field} is {value}, which is out of range: it must be {limits}"),
+    ))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_values_are_refused_by_name_and_the_limits_themselves_work() {
+        type Set = fn(&mut ReactorConfig, usize);
+        let fields: [(&str, Set, usize, usize); 8] = [
+            ("recv_buffer_size", |c, v| c.recv_buffer_size = v, 1, GIB),
+            ("max_read_buffer", |c, v| c.max_read_buffer = v, 1, GIB),
+            ("max_staged", |c, v| c.max_staged = v, 1, isize::MAX as usize),
+            ("max_events", |c, v| c.max_events = v, 1, crate::sys::epoll::MAX_EVENTS),
+            ("task_budget", |c, v| c.task_budget = v, 1, usize::MAX),
+            ("accept_budget", |c, v| c.accept_budget = v, 1, usize::MAX),
+            ("flush_budget", |c, v| c.flush_budget = v, 1, usize::MAX),
+            ("max_posts", |c, v| c.max_posts = v, 1, usize::MAX / 4),
+        ];
+        assert!(ReactorConfig::default().validate().is_ok());
+        for (name, set, low, high) in fields {
+            let with = |value| {
+                let mut config = ReactorConfig::default();
+                set(&mut config, value);
+                config.validate()
+            };
+            assert!(with(low).is_ok() && with(high).is_ok(), "{name} at its limits");
+            let refused = with(low - 1).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+            assert!(refused.to_string().contains(name), "{refused}");
+            if high < usize::MAX {
+                assert!(with(high + 1).unwrap_err().to_string().contains(&high.to_string()));
+            }
+        }
+    }
+}

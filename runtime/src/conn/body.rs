@@ -1,0 +1,204 @@
+//! The body of a connection: what its users, wherever they are, and its reactor share.
+//!
+//! | field | written by | read by | guarded by |
+//! |---|---|---|---|
+//! | `read` | reader, takers | reader, takers | itself (law 1) |
+//! | `flush` | writer, owner, reactor, closers | the same | itself (law 3) |
+//! | `reader` | a foreign reader, before it parks | the taker that took `Foreign` | its mutex |
+//! | `slow` | whoever leaves Flushing with a remainder, a waiting writer | the next owner | its mutex |
+//! | `queued` | whoever moves bytes into or out of `slow` | the writer (limit) | relaxed: a count |
+//! | `accepted` | the flush owner | the sweep | relaxed: a count |
+//! | `activity` | reader, writer | the sweep | relaxed: a time |
+//! | `ends` | halves, reader | the reactor | read-modify-writes |
+//! | `reason` | whoever is first | everybody | once |
+//! | `key` | the reactor, before epoll knows the socket | anybody | release/acquire |
+//!
+//! Thread class: any thread. Laws: 1, 3, 5 (the descriptor lives in the `Arc` that every user holds), 9, 10, 11.
+
+use crate::buf::Outgoing;
+use crate::conn::flush_word::{Close, FlushWord};
+use crate::conn::read_word::{Mark, ReadWord, Waiter};
+use crate::error::CloseReason;
+use crate::exec::home::{Home, Msg, Stage};
+use crate::exec::{local, run};
+use crate::id::{Key, ListenerId};
+use crate::stats::Count;
+use crate::sync::lock;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Waker;
+
+/// Bits of [`Body::ends`].
+pub(crate) mod ends {
+    /// The read half is gone.
+    pub(crate) const READER_GONE: u32 = 1;
+    /// The write half is gone.
+    pub(crate) const WRITER_GONE: u32 = 2;
+    /// A recv returned 0 and it was the peer's FIN.
+    pub(crate) const PEER_FIN: u32 = 4;
+    /// An idle read was ended by a drain.
+    pub(crate) const DRAINED: u32 = 8;
+}
+
+/// What a flush leaves behind when it cannot finish at once.
+pub(crate) struct Slow {
+    pub(crate) out: Outgoing,
+    pub(crate) waiter: Option<Waker>,
+}
+
+/// See the module's text.
+pub(crate) struct Body {
+    pub(crate) read: ReadWord,
+    pub(crate) flush: FlushWord,
+    pub(crate) ends: AtomicU32,
+    /// Milliseconds of the coarse clock at the last park, recv or send.
+    pub(crate) activity: AtomicU32,
+    /// Bytes that the kernel took, in all.
+    pub(crate) accepted: AtomicU64,
+    /// Bytes in `slow`, or in the hands of an owner that took them from there.
+    pub(crate) queued: AtomicUsize,
+    key: AtomicU64,
+    pub(crate) home: Arc<Home>,
+    reader: Mutex<Option<Waker>>,
+    pub(crate) slow: Mutex<Slow>,
+    reason: OnceLock<CloseReason>,
+    pub(crate) listener: ListenerId,
+    pub(crate) tcp: bool,
+    fd: OwnedFd,
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("key", &self.key())
+            .field("read", &self.read)
+            .field("flush", &self.flush)
+            .field("reason", &self.reason.get())
+            .finish_non_exhaustive()
+    }
+}
+
+impl AsFd for Body {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Body {
+    pub(crate) fn new(fd: OwnedFd, tcp: bool, home: Arc<Home>, listener: ListenerId) -> Self {
+        Self {
+            read: ReadWord::new(!tcp),
+            flush: FlushWord::new(),
+            ends: AtomicU32::new(0),
+            activity: AtomicU32::new(local::now_ms(&home)),
+            accepted: AtomicU64::new(0),
+            queued: AtomicUsize::new(0),
+            key: AtomicU64::new(Key::NONE.0),
+            home,
+            reader: Mutex::new(None),
+            slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None }),
+            reason: OnceLock::new(),
+            listener,
+            tcp,
+            fd,
+        }
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        Key(self.key.load(Ordering::Acquire))
+    }
+
+    /// Reactor: the table slot, published BEFORE the socket is registered.
+    pub(crate) fn set_key(&self, key: Key) {
+        self.key.store(key.0, Ordering::Release);
+    }
+
+    /// Something happened: the read clock starts anew.
+    #[inline]
+    pub(crate) fn touch(&self) {
+        self.activity.store(local::now_ms(&self.home), Ordering::Relaxed);
+    }
+
+    pub(crate) fn reason(&self) -> Option<CloseReason> {
+        self.reason.get().copied()
+    }
+
+    /// Stores why both directions ended; the first reason wins. To be called BEFORE Flushing is left or anybody is
+    /// woken (law 11).
+    pub(crate) fn store_reason(&self, reason: CloseReason) {
+        // Err only says that an earlier reason won.
+        let _ = self.reason.set(reason);
+    }
+
+    pub(crate) fn has_ended(&self, bit: u32) -> bool {
+        self.ends.load(Ordering::Acquire) & bit != 0
+    }
+
+    /// A foreign reader's waker, BEFORE the word says so. The old one is dropped after unlock: its drop is user code.
+    pub(crate) fn set_foreign_reader(&self, waker: Waker) {
+        let old = lock(&self.reader).replace(waker);
+        drop(old);
+    }
+
+    /// Wakes the reader that a signal took out of the word.
+    pub(crate) fn wake_reader(&self, waiter: Waiter) {
+        match waiter {
+            Waiter::Task(id) => {
+                if !local::wake_here(&self.home, id) && self.home.stage() < Stage::Stopped {
+                    self.home.counts.add(Count::WakesRemote, 1);
+                    self.home.send(Msg::Wake(id));
+                }
+            }
+            Waiter::Foreign => {
+                let waker = lock(&self.reader).take();
+                if let Some(waker) = waker {
+                    run::caught(|| waker.wake());
+                }
+            }
+        }
+    }
+
+    /// Makes the reader look at the socket, the reason and the marks again.
+    pub(crate) fn signal_reader(&self, mark: Mark) {
+        if let Some(waiter) = self.read.signal(mark) {
+            self.wake_reader(waiter);
+        }
+    }
+
+    /// Wakes whoever waits for the flush.
+    pub(crate) fn wake_writer(&self) {
+        let waiter = lock(&self.slow).waiter.take();
+        if let Some(waiter) = waiter {
+            run::caught(|| waiter.wake());
+        }
+    }
+
+    /// Ends both directions for `reason`: nothing more is sent, parked readers and writers resume. Does not touch the
+    /// socket. Not to be called by the owner of Flushing (see `drive`).
+    pub(crate) fn end(&self, reason: CloseReason) {
+        self.store_reason(reason);
+        if self.flush.close() == Close::Free {
+            self.free_queue();
+        }
+        self.wake_writer();
+        self.signal_reader(Mark::Nothing);
+    }
+
+    /// Whoever may: frees what was queued on a closed connection.
+    pub(crate) fn free_queue(&self) {
+        let out = lock(&self.slow).out.take();
+        self.queued.fetch_sub(out.len(), Ordering::Relaxed);
+        self.flush.left_closed();
+        drop(out);
+    }
+
+    /// Empties the foreign waiter slots: nobody waits any more.
+    pub(crate) fn forget_waiters(&self) {
+        let reader = lock(&self.reader).take();
+        let writer = lock(&self.slow).waiter.take();
+        drop((reader, writer));
+    }
+}

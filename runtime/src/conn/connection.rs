@@ -1,0 +1,252 @@
+//! The whole connection: a read half and a write half in one.
+//!
+//! State: the two halves. Thread class: any thread, one task at a time (`&mut self`). Laws: 1, 3, 5, 6.
+
+use crate::buf::RecvBuf;
+use crate::conn::body::Body;
+use crate::conn::ending::{self, CloseHandle};
+use crate::conn::read_half::{Intent, ReadHalf};
+use crate::conn::read_ops::{Read, ReadMore, ReadSlice};
+use crate::conn::write_half::{Reserved, WriteHalf};
+use crate::conn::write_ops::{Flush, SendAll, Shutdown};
+use crate::error::{CloseReason, StagedLimit};
+use crate::exec::handle::ReactorHandle;
+use crate::id::ListenerId;
+use crate::sys;
+use bytes::Bytes;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A connection. `Send`: read, write, flush and close it from any thread; the system calls are made by the caller.
+///
+/// Dropping it lets go: staged bytes are discarded, FIN goes out behind a flush in flight, and the reactor reads and
+/// discards the peer's input until its FIN, bounded by `linger` and 1 MiB. Dropped by a panic or an abort, it is
+/// reset: a cut answer must not look whole.
+///
+/// ```
+/// # use epoxide::Connection;
+/// async fn echo(mut conn: Connection) -> std::io::Result<()> {
+///     while let Some(data) = conn.read_idle().await? {
+///         conn.stage(&data)?;
+///         conn.flush().await?;
+///     }
+///     Ok(())
+/// }
+/// ```
+pub struct Connection {
+    read: ReadHalf,
+    write: WriteHalf,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.read.body.fmt(f)
+    }
+}
+
+impl AsFd for Connection {
+    /// For options and inspection. Reading or writing through it breaks the connection's own bookkeeping.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.read.body.as_fd()
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(body: Arc<Body>) -> Self {
+        Self { read: ReadHalf::new(body.clone()), write: WriteHalf::new(body) }
+    }
+
+    /// See [`ReadHalf::read`].
+    pub fn read(&mut self) -> Read<'_> {
+        self.read.read()
+    }
+
+    /// See [`ReadHalf::read_idle`]. With bytes staged or a flush in flight a request is still in progress: then it is
+    /// a plain `read`.
+    pub fn read_idle(&mut self) -> Read<'_> {
+        let idle = self.write.staged_len() == 0 && self.write.body.flush.is_idle();
+        Read::new(&mut self.read, if idle { Intent::Idle } else { Intent::Busy })
+    }
+
+    /// See [`ReadHalf::read_more`].
+    pub fn read_more<'a>(&'a mut self, buf: &'a mut RecvBuf) -> ReadMore<'a> {
+        self.read.read_more(buf)
+    }
+
+    /// See [`ReadHalf::read_slice`].
+    pub fn read_slice<'a>(&'a mut self, space: &'a mut [u8]) -> ReadSlice<'a> {
+        self.read.read_slice(space)
+    }
+
+    /// See [`ReadHalf::peek`].
+    pub fn peek<'a>(&'a mut self, space: &'a mut [u8]) -> ReadSlice<'a> {
+        self.read.peek(space)
+    }
+
+    /// See [`ReadHalf::poll_read`].
+    pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
+        self.read.poll_read(cx)
+    }
+
+    /// See [`ReadHalf::try_read`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_read(&mut self) -> io::Result<Option<RecvBuf>> {
+        self.read.try_read()
+    }
+
+    /// See [`WriteHalf::staged_len`].
+    pub fn staged_len(&self) -> usize {
+        self.write.staged_len()
+    }
+
+    /// See [`WriteHalf::stage`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn stage(&mut self, bytes: &[u8]) -> Result<(), StagedLimit> {
+        self.write.stage(bytes)
+    }
+
+    /// See [`WriteHalf::stage_bytes`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn stage_bytes(&mut self, bytes: Bytes) -> Result<(), StagedLimit> {
+        self.write.stage_bytes(bytes)
+    }
+
+    /// See [`WriteHalf::try_reserve`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_reserve(&mut self, n: usize) -> Result<Reserved<'_>, StagedLimit> {
+        self.write.try_reserve(n)
+    }
+
+    /// See [`WriteHalf::spare`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn spare(&mut self, n: usize) -> Result<&mut [u8], StagedLimit> {
+        self.write.spare(n)
+    }
+
+    /// See [`WriteHalf::advance`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn advance(&mut self, n: usize) {
+        self.write.advance(n);
+    }
+
+    /// See [`WriteHalf::flush`].
+    pub fn flush(&mut self) -> Flush<'_> {
+        self.write.flush()
+    }
+
+    /// See [`WriteHalf::poll_flush`].
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.write.poll_flush(cx)
+    }
+
+    /// See [`WriteHalf::try_flush`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_flush(&mut self) -> io::Result<()> {
+        self.write.try_flush()
+    }
+
+    /// See [`WriteHalf::send_all`].
+    pub fn send_all<'a>(&'a mut self, bytes: &'a [u8]) -> SendAll<'a> {
+        self.write.send_all(bytes)
+    }
+
+    /// See [`WriteHalf::shutdown`].
+    pub fn shutdown(&mut self) -> Shutdown<'_> {
+        self.write.shutdown()
+    }
+
+    /// The two halves, to be used by two tasks, on two threads if need be.
+    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+        (self.read, self.write)
+    }
+
+    /// Puts two halves of one connection together again.
+    ///
+    /// # Errors
+    /// The halves come back if they belong to different connections.
+    pub fn reunite(read: ReadHalf, write: WriteHalf) -> Result<Self, (ReadHalf, WriteHalf)> {
+        if Arc::ptr_eq(&read.body, &write.body) { Ok(Self { read, write }) } else { Err((read, write)) }
+    }
+}
+
+/// What a connection and its halves have in common.
+macro_rules! facts {
+    ($type:ty, $($body:ident).+) => {
+        impl $type {
+            /// Ends the connection now: the peer sees a reset, whoever else holds the socket; whatever is parked on
+            /// it resumes with [`CloseReason::Local`].
+            pub fn reset(&mut self) {
+                ending::reset(&self.$($body).+, CloseReason::Local);
+            }
+
+            /// A handle that closes or resets this connection from any thread.
+            pub fn close_handle(&self) -> CloseHandle {
+                CloseHandle::new(&self.$($body).+)
+            }
+
+            /// Why both directions ended, once they have.
+            pub fn close_reason(&self) -> Option<CloseReason> {
+                self.$($body).+.reason()
+            }
+
+            /// The peer's address.
+            ///
+            /// # Errors
+            /// That of getpeername(2): `ENOTCONN` once the connection was reset.
+            pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+                sys::socket::peer_addr(self.$($body).+.as_fd())
+            }
+
+            /// This side's address.
+            ///
+            /// # Errors
+            /// That of getsockname(2).
+            pub fn local_addr(&self) -> io::Result<SocketAddr> {
+                sys::socket::local_addr(self.$($body).+.as_fd())
+            }
+
+            /// The listener that accepted this connection.
+            pub fn listener(&self) -> ListenerId {
+                self.$($body).+.listener
+            }
+
+            /// Names this connection among those that its reactor ever had (until 2^32 have used its table slot).
+            pub fn id(&self) -> u64 {
+                self.$($body).+.key().0
+            }
+
+            /// The reactor that this connection belongs to.
+            pub fn reactor(&self) -> ReactorHandle {
+                ReactorHandle { home: self.$($body).+.home.clone() }
+            }
+
+            /// Has the reactor begun to drain?
+            pub fn is_draining(&self) -> bool {
+                self.$($body).+.read.is_draining()
+            }
+        }
+    };
+}
+
+facts!(Connection, read.body);
+facts!(ReadHalf, body);
+facts!(WriteHalf, body);

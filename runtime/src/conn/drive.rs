@@ -1,0 +1,137 @@
+//! The flush owner's loop: send until nothing is left, the socket refuses or the budget is used.
+//!
+//! State: none of its own; the caller owns Flushing. Thread class: any thread (the writer's own, or the reactor's).
+//! Laws: 3 (one owner; the remainder is back before Flushing is left), 8 (budget), 11 (a failed send stores its
+//! reason before it leaves Flushing), 15.
+
+use crate::buf::{Outgoing, SendEnd};
+use crate::conn::body::Body;
+use crate::conn::flush_word::Leave;
+use crate::conn::read_word::Mark;
+use crate::error::CloseReason;
+use crate::exec::home::Msg;
+use crate::stats::Count;
+use crate::sync::lock;
+use crate::sys;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+
+/// How the owner left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Drive {
+    /// Everything queued is in the kernel.
+    Done,
+    /// The reactor goes on, at an edge or from its owed queue.
+    Parked,
+    /// The connection is closed; its queue is freed.
+    Closed,
+}
+
+/// A batch in the hands of the owner.
+pub(crate) struct Batch<'a> {
+    pub(crate) bytes: &'a mut Outgoing,
+    /// Does the batch count in `Body::queued`? The writer's own staging does not.
+    pub(crate) counted: bool,
+}
+
+/// Sends the batch and what is queued behind it. `waiter` is left with the remainder if there is one.
+pub(crate) fn drive(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option<&Waker>) -> Drive {
+    let Batch { bytes, mut counted } = batch;
+    let mut left = budget;
+    loop {
+        let sent = bytes.send(body.as_fd(), left);
+        body.home.count(Count::Sends, u64::from(sent.calls));
+        left = left.saturating_sub(sent.bytes);
+        if sent.bytes > 0 {
+            body.accepted.fetch_add(sent.bytes as u64, Ordering::Relaxed);
+            body.touch();
+            if counted {
+                body.queued.fetch_sub(sent.bytes, Ordering::Relaxed);
+            }
+        }
+        let leave = match &sent.end {
+            SendEnd::Empty => body.flush.finish(),
+            SendEnd::Blocked => {
+                body.home.count(Count::SendEagain, 1);
+                put_back(body, bytes, &mut counted, waiter);
+                body.flush.block()
+            }
+            SendEnd::Budget => {
+                put_back(body, bytes, &mut counted, waiter);
+                body.flush.owe()
+            }
+            SendEnd::Error(error) => {
+                body.store_reason(CloseReason::from_io("send", error));
+                let _ = body.flush.close();
+                Leave::Closed
+            }
+        };
+        match (leave, &sent.end) {
+            (Leave::Left { fin }, SendEnd::Empty) => {
+                if fin {
+                    send_fin(body);
+                }
+                return Drive::Done;
+            }
+            (Leave::Left { .. }, end) => {
+                body.home.count(Count::FlushParks, 1);
+                if matches!(end, SendEnd::Budget) {
+                    body.home.send(Msg::Owed(body.key()));
+                }
+                return Drive::Parked;
+            }
+            (Leave::Again, _) => {
+                // Something was appended, or a writable edge came: look once more.
+                let mut slow = lock(&body.slow);
+                bytes.append(&mut slow.out);
+                counted = true;
+            }
+            (Leave::Closed, _) => {
+                if counted {
+                    body.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
+                }
+                bytes.clear();
+                body.free_queue();
+                body.wake_writer();
+                body.signal_reader(Mark::Nothing);
+                return Drive::Closed;
+            }
+        }
+    }
+}
+
+/// The unsent remainder goes to the FRONT of the queue, and the waiter with it, BEFORE Flushing is left.
+fn put_back(body: &Body, bytes: &mut Outgoing, counted: &mut bool, waiter: Option<&Waker>) {
+    // Cloned before the lock and dropped after it: both are user code (law 10).
+    let waiter = waiter.cloned();
+    if !*counted {
+        body.queued.fetch_add(bytes.len(), Ordering::Relaxed);
+        *counted = true;
+    }
+    let mut slow = lock(&body.slow);
+    slow.out.prepend(bytes);
+    let old = match waiter {
+        Some(waiter) => slow.waiter.replace(waiter),
+        None => None,
+    };
+    drop(slow);
+    drop(old);
+}
+
+/// Reactor: a writable edge or an owed turn gave it the flush.
+pub(crate) fn drive_as_reactor(body: &Body) {
+    let mut batch = lock(&body.slow).out.take();
+    let budget = body.home.config.flush_budget;
+    match drive(body, Batch { bytes: &mut batch, counted: true }, budget, None) {
+        Drive::Done => body.wake_writer(),
+        // On Closed the loop itself has woken the writer.
+        Drive::Parked | Drive::Closed => {}
+    }
+}
+
+/// FIN: this side sends nothing more. A failure means that the socket is not connected any more: then there is
+/// nobody to tell.
+pub(crate) fn send_fin(body: &Body) {
+    let _ = sys::socket::shutdown_write(body.as_fd());
+}

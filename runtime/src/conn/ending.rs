@@ -1,0 +1,102 @@
+//! How a connection ends: FIN, reset, the close handle, and letting go.
+//!
+//! State: none of its own. Thread class: any thread. Laws: 5 (reset reaches the peer whoever else holds the socket),
+//! 6 (letting go), 11 (reasons), 9 (a close handle holds the body weakly).
+
+use crate::conn::body::{Body, ends};
+use crate::conn::drive::send_fin;
+use crate::error::CloseReason;
+use crate::exec::home::{Msg, Stage};
+use crate::exec::local::{self, Discard};
+use crate::sys;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// Closes or resets a connection from any thread, while others read and write it. Cheap to clone; it does not keep
+/// the connection open.
+#[derive(Clone)]
+pub struct CloseHandle {
+    body: Weak<Body>,
+}
+
+impl fmt::Debug for CloseHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CloseHandle").field("open", &(self.body.strong_count() > 0)).finish()
+    }
+}
+
+impl CloseHandle {
+    pub(crate) fn new(body: &Arc<Body>) -> Self {
+        Self { body: Arc::downgrade(body) }
+    }
+
+    /// Ends the connection in good order: what is queued goes out, the FIN follows it, reads end. A parked read
+    /// resumes, first with what was received, then with [`CloseReason::Local`]; what is staged but was not flushed is
+    /// refused. Does nothing on a connection that is over.
+    pub fn close(&self) {
+        let Some(body) = self.body.upgrade() else { return };
+        body.store_reason(CloseReason::Local);
+        fin_behind_queue(&body);
+        // Readable from now on: recv gives what is there, then 0.
+        let _ = sys::socket::shutdown_read(body.as_fd());
+        body.signal_reader(crate::conn::read_word::Mark::Nothing);
+    }
+
+    /// Ends the connection at once: the peer sees a reset, whoever else holds the socket; parked reads and flushes
+    /// resume with [`CloseReason::Local`]. Does nothing on a connection that is over.
+    pub fn reset(&self) {
+        if let Some(body) = self.body.upgrade() {
+            reset(&body, CloseReason::Local);
+        }
+    }
+}
+
+/// FIN at once, or right behind the flush in flight.
+pub(crate) fn fin_behind_queue(body: &Body) {
+    if body.flush.fin() {
+        send_fin(body);
+    }
+}
+
+/// The peer sees a reset; everybody on this side sees `reason` (if it is the first).
+pub(crate) fn reset(body: &Body, reason: CloseReason) {
+    body.store_reason(reason);
+    // A socket that is not connected any more cannot be reset, and need not be.
+    let _ = sys::socket::reset(body.as_fd());
+    body.end(reason);
+}
+
+/// A half is dropped. The last one lets the connection go.
+pub(crate) fn half_gone(body: &Body, half: u32) {
+    if std::thread::panicking() || local::discard() != Discard::No {
+        // A cut body must not look whole (law 6). Closed already: the other half did it.
+        if !body.flush.is_closed() {
+            reset(body, CloseReason::Aborted);
+        }
+    } else if half == ends::WRITER_GONE {
+        fin_behind_queue(body);
+    }
+    let before = body.ends.fetch_or(half, Ordering::AcqRel);
+    if (before | half) & (ends::READER_GONE | ends::WRITER_GONE) == ends::READER_GONE | ends::WRITER_GONE {
+        let_go(body);
+    }
+}
+
+/// Both halves are gone: the reactor reads and discards until the peer's FIN, then closes. With no reactor left the
+/// descriptor closes with the last holder.
+fn let_go(body: &Body) {
+    let how = match (body.has_ended(ends::PEER_FIN), body.has_ended(ends::DRAINED)) {
+        (_, true) => CloseReason::Draining,
+        (true, false) => CloseReason::PeerFin,
+        (false, false) => CloseReason::Local,
+    };
+    // Not yet a reason while a flush still drains: its own failure is more telling.
+    if body.flush.is_idle() {
+        body.store_reason(how);
+    }
+    if body.home.stage() < Stage::Stopped {
+        body.home.send(Msg::LetGo(body.key()));
+    }
+}

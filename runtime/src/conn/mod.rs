@@ -1,0 +1,27 @@
+//! Connections: what any thread may read, write, flush and close.
+//!
+//! Job: table of contents. Laws: 1 (read word), 2 (drained rule), 3 (flush word), 5, 6, 10, 11, 15.
+//!
+//! | file | job | thread class |
+//! |---|---|---|
+//! | `connection` | the whole connection: a read half and a write half in one | any thread |
+//! | `read_half` | when to recv, when to park | any thread |
+//! | `read_ops` | the read family: named futures | any thread |
+//! | `write_half` | staging | any thread |
+//! | `write_ops` | the write family: named futures | any thread |
+//! | `drive` | the flush owner's loop | any thread |
+//! | `body` | what all users of a connection and its reactor share | any thread |
+//! | `ending` | FIN, reset, close handle, letting go | any thread |
+//! | `read_word` | who looks at the input next | any thread |
+//! | `flush_word` | who sends next | any thread |
+
+pub(crate) mod body;
+pub(crate) mod connection;
+pub(crate) mod drive;
+pub(crate) mod ending;
+pub(crate) mod flush_word;
+pub(crate) mod read_half;
+pub(crate) mod read_ops;
+pub(crate) mod read_word;
+pub(crate) mod write_half;
+pub(crate) mod write_ops;

@@ -1,0 +1,180 @@
+//! The reading half: when to recv, when to park.
+//!
+//! State: the reader's own flags (`more`, `streak`, `over`), never shared. Thread class: any thread, one at a time
+//! (`&mut self`). Laws: 1 (Ready is consumed before the recv; every Pending has written its own waiter), 2 (drained
+//! rule), 6, 8 (reads in a row on a reactor thread), 11 (FIN against reset), 16 (a declined fill touches nothing).
+
+use crate::buf::BufPool;
+use crate::conn::body::{Body, ends};
+use crate::conn::ending;
+use crate::conn::read_word::Waiter;
+use crate::error::CloseReason;
+use crate::exec::local;
+use crate::stats::Count;
+use crate::sys;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+/// The reading half of a connection: `Send`, used by one task at a time, on any thread.
+///
+/// Dropping it discards further input once the write half is gone too; until then the write half works on.
+#[derive(Debug)]
+pub struct ReadHalf {
+    pub(crate) body: Arc<Body>,
+    pub(crate) pool: &'static BufPool,
+    /// The last recv does not prove that the socket is drained: it filled its space, was a peek, or the connection
+    /// is sticky. Recv before parking.
+    pub(crate) more: bool,
+    /// Reads in a row that completed on a reactor thread.
+    streak: u32,
+    /// The peer's FIN was seen.
+    over: bool,
+}
+
+/// What one recv brought.
+pub(crate) struct Got<T> {
+    pub(crate) n: usize,
+    /// The space was filled (or nothing was taken out of the socket): there may be more.
+    pub(crate) more: bool,
+    pub(crate) value: T,
+}
+
+/// How an attempt to read is meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Intent {
+    /// A request is in progress.
+    Busy,
+    /// No request is in progress: a drain ends it.
+    Idle,
+}
+
+impl ReadHalf {
+    pub(crate) fn new(body: Arc<Body>) -> Self {
+        let pool = BufPool::of_size(body.home.config.recv_buffer_size);
+        Self { body, pool, more: false, streak: 0, over: false }
+    }
+
+    /// The one way to read: `recv` makes the system call and is called only when there may be something.
+    /// `Ok(None)` is the peer's FIN, or a drain for an idle intent.
+    #[inline]
+    pub(crate) fn poll_recv<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        intent: Intent,
+        mut recv: impl FnMut(BorrowedFd<'_>) -> io::Result<Got<T>>,
+    ) -> Poll<io::Result<Option<T>>> {
+        loop {
+            if let Some(result) = self.try_recv(intent, Some(cx), &mut recv) {
+                return result.map(|result| result.map(|got| got.map(|got| got.value)));
+            }
+            let waiter = match local::current_task(&self.body.home, cx.waker()) {
+                Some(id) => Waiter::Task(id),
+                None => {
+                    self.body.set_foreign_reader(cx.waker().clone());
+                    Waiter::Foreign
+                }
+            };
+            self.body.touch();
+            if self.body.read.park(waiter) {
+                self.streak = 0;
+                self.body.home.count(Count::Parks, 1);
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// One look: `None` means that nothing is there and the reader may park (or give up). With a context, a reader
+    /// that has had its share yields.
+    #[inline]
+    pub(crate) fn try_recv<T>(
+        &mut self,
+        intent: Intent,
+        cx: Option<&mut Context<'_>>,
+        recv: &mut impl FnMut(BorrowedFd<'_>) -> io::Result<Got<T>>,
+    ) -> Option<Poll<io::Result<Option<Got<T>>>>> {
+        let body = &*self.body;
+        if self.over {
+            return Some(Poll::Ready(Ok(None)));
+        }
+        if intent == Intent::Idle && body.read.is_draining() {
+            body.ends.fetch_or(ends::DRAINED, Ordering::AcqRel);
+            return Some(Poll::Ready(Ok(None)));
+        }
+        if let Some(cx) = cx
+            && self.streak >= body.home.config.read_budget
+            && local::is_reactor_thread()
+        {
+            // Its share is used: to the back of the run queue. Nothing was consumed, so nothing is lost.
+            self.streak = 0;
+            cx.waker().wake_by_ref();
+            return Some(Poll::Pending);
+        }
+        if !(body.read.consume() || self.more) {
+            return None;
+        }
+        let result = recv(body.as_fd());
+        if let Err(error) = &result
+            && error.raw_os_error().is_none()
+        {
+            // Declined by the caller's space, not by the socket: what is there is still there.
+            self.more = true;
+            return Some(Poll::Ready(result.map(Some)));
+        }
+        body.home.count(Count::Reads, 1);
+        match result {
+            Ok(got) if got.n > 0 => {
+                // Asked after the recv: an edge that sets the bit later also makes the word Ready.
+                self.more = got.more || body.read.is_sticky();
+                self.streak += 1;
+                Some(Poll::Ready(Ok(Some(got))))
+            }
+            Ok(_) => Some(Poll::Ready(self.end_of_input())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.more = false;
+                body.home.count(Count::Eagain, 1);
+                // What was received comes before the reason (law 11), and now nothing is left.
+                body.reason().map(|reason| Poll::Ready(Err(reason.into())))
+            }
+            Err(error) => {
+                body.end(CloseReason::from_io("recv", &error));
+                Some(Poll::Ready(Err(self.stored_reason())))
+            }
+        }
+    }
+
+    /// recv returned 0: the peer's FIN, or a reset whose error a failed send has consumed (law 11).
+    fn end_of_input<T>(&mut self) -> io::Result<Option<T>> {
+        let body = &*self.body;
+        // Once ended, looking again finds the same: the socket stays at its end.
+        self.more = true;
+        // The flush word first: a sender stores the reason before it leaves Flushing.
+        let in_flight = body.flush.is_flushing();
+        if in_flight && body.reason().is_none() && body.tcp {
+            // It may have met the error and not stored it yet: ask the kernel.
+            if matches!(sys::socket::tcp_state(body.as_fd()), Ok(sys::socket::CLOSE)) {
+                body.store_reason(CloseReason::PeerReset { errno: sys::errno::ECONNRESET });
+            }
+        }
+        match body.reason() {
+            Some(reason) => Err(reason.into()),
+            None => {
+                self.over = true;
+                body.ends.fetch_or(ends::PEER_FIN, Ordering::AcqRel);
+                Ok(None)
+            }
+        }
+    }
+
+    fn stored_reason(&self) -> io::Error {
+        self.body.reason().unwrap_or(CloseReason::Aborted).into()
+    }
+}
+
+impl Drop for ReadHalf {
+    fn drop(&mut self) {
+        ending::half_gone(&self.body, ends::READER_GONE);
+    }
+}

@@ -1,0 +1,185 @@
+//! The read family: what a user calls, and the named futures it returns.
+//!
+//! State: none beyond the half's. Thread class: any thread. Laws: 1, 2, 16 (buffers are taken only when something
+//! may be there, and go back untouched when there is nothing).
+
+use crate::buf::RecvBuf;
+use crate::conn::read_half::{Got, Intent, ReadHalf};
+use crate::sys;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+impl ReadHalf {
+    /// Reads what is there, or waits for it. `None` is the peer's FIN: this side may go on writing.
+    ///
+    /// Any thread. The recv is made by the caller; only a read that finds nothing waits on the reactor.
+    ///
+    /// # Errors
+    /// Why the connection ended, once everything received was delivered; see
+    /// [`CloseReason::of`](crate::CloseReason::of).
+    ///
+    /// # Cancel safety
+    /// Nothing is lost or repeated when the future is dropped.
+    pub fn read(&mut self) -> Read<'_> {
+        Read { half: self, intent: Intent::Busy }
+    }
+
+    /// The same as [`read`](Self::read), and says that no request is in progress: when the reactor drains, it returns
+    /// `None` at once, also when bytes are ready.
+    pub fn read_idle(&mut self) -> Read<'_> {
+        Read { half: self, intent: Intent::Idle }
+    }
+
+    /// Reads behind the bytes of `buf`, and returns how many came (0 = the peer's FIN). With no free space behind
+    /// them, or when the block is shared, the unread bytes move to a block of twice their size, up to
+    /// `max_read_buffer`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::QuotaExceeded`] when `buf` is full and may not grow; else as [`read`](Self::read).
+    ///
+    /// # Cancel safety
+    /// Nothing is lost or repeated when the future is dropped.
+    pub fn read_more<'a>(&'a mut self, buf: &'a mut RecvBuf) -> ReadMore<'a> {
+        ReadMore { half: self, buf }
+    }
+
+    /// Reads into a slice, and returns how many bytes came: 0 is the peer's FIN (or an empty slice).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    ///
+    /// # Cancel safety
+    /// Nothing is lost or repeated when the future is dropped.
+    pub fn read_slice<'a>(&'a mut self, space: &'a mut [u8]) -> ReadSlice<'a> {
+        ReadSlice { half: self, space, peek: false }
+    }
+
+    /// Copies what is there into a slice without taking it. 0 is the peer's FIN (or an empty slice).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    ///
+    /// # Cancel safety
+    /// Nothing is lost or repeated when the future is dropped.
+    pub fn peek<'a>(&'a mut self, space: &'a mut [u8]) -> ReadSlice<'a> {
+        ReadSlice { half: self, space, peek: true }
+    }
+
+    /// The poll form of [`read`](Self::read). A `Pending` has registered `cx`'s waker in place of any earlier one.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
+        self.poll_buffer(cx, Intent::Busy)
+    }
+
+    /// Reads what is known to be there, without waiting.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when no readiness is known; else as [`read`](Self::read).
+    pub fn try_read(&mut self) -> io::Result<Option<RecvBuf>> {
+        let pool = self.pool;
+        let mut recv = |fd: std::os::fd::BorrowedFd<'_>| recv_buffer(pool, fd);
+        match self.try_recv(Intent::Busy, None, &mut recv) {
+            Some(Poll::Ready(result)) => result.map(|got| got.map(|got| got.value)),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    #[inline]
+    fn poll_buffer(&mut self, cx: &mut Context<'_>, intent: Intent) -> Poll<io::Result<Option<RecvBuf>>> {
+        let pool = self.pool;
+        self.poll_recv(cx, intent, |fd| recv_buffer(pool, fd))
+    }
+
+    fn poll_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8], peek: bool) -> Poll<io::Result<usize>> {
+        if space.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let got = self.poll_recv(cx, Intent::Busy, |fd| {
+            let n = if peek { sys::io::peek(fd, space)? } else { sys::io::recv(fd, space)? };
+            Ok(Got { n, more: peek || n == space.len(), value: n })
+        });
+        got.map_ok(|n| n.unwrap_or(0))
+    }
+}
+
+/// One recv into a pooled buffer. Failing or finding nothing, the buffer goes back untouched.
+#[inline]
+fn recv_buffer(pool: &'static crate::buf::BufPool, fd: std::os::fd::BorrowedFd<'_>) -> io::Result<Got<RecvBuf>> {
+    let mut fill = pool.fill();
+    let n = sys::io::recv(fd, fill.space())?;
+    Ok(Got { n, more: n == pool.size(), value: fill.commit(n) })
+}
+
+/// The future of `read` and `read_idle`.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Read<'a> {
+    half: &'a mut ReadHalf,
+    intent: Intent,
+}
+
+impl<'a> Read<'a> {
+    pub(crate) fn new(half: &'a mut ReadHalf, intent: Intent) -> Self {
+        Self { half, intent }
+    }
+}
+
+impl Future for Read<'_> {
+    type Output = io::Result<Option<RecvBuf>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let intent = self.intent;
+        self.half.poll_buffer(cx, intent)
+    }
+}
+
+/// The future of `read_more`.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct ReadMore<'a> {
+    half: &'a mut ReadHalf,
+    buf: &'a mut RecvBuf,
+}
+
+impl Future for ReadMore<'_> {
+    type Output = io::Result<usize>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { half, buf } = &mut *self;
+        let max = half.body.home.config.max_read_buffer;
+        let got = half.poll_recv(cx, Intent::Busy, |fd| {
+            // Grown only when there is something to receive; a full buffer that may not grow is refused.
+            if buf.tail().is_none() {
+                buf.grow(max).map_err(|error| io::Error::new(io::ErrorKind::QuotaExceeded, error))?;
+            }
+            let Some(space) = buf.tail() else {
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            };
+            let size = space.len();
+            let n = sys::io::recv(fd, space)?;
+            buf.committed(n);
+            Ok(Got { n, more: n == size, value: n })
+        });
+        got.map_ok(|n| n.unwrap_or(0))
+    }
+}
+
+/// The future of `read_slice` and `peek`.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct ReadSlice<'a> {
+    half: &'a mut ReadHalf,
+    space: &'a mut [u8],
+    peek: bool,
+}
+
+impl Future for ReadSlice<'_> {
+    type Output = io::Result<usize>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { half, space, peek } = &mut *self;
+        half.poll_slice(cx, space, *peek)
+    }
+}

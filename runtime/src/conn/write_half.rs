@@ -1,0 +1,159 @@
+//! The writing half: staging.
+//!
+//! State: the staged bytes, owned by the writer alone until a flush hands them over. Thread class: any thread, one
+//! at a time (`&mut self`). Laws: 3 (staged bytes belong to the writer; a hand-over copies nothing), 6, 16 (staging
+//! is bounded and refused whole).
+
+use crate::buf::Outgoing;
+use crate::buf::spare;
+use crate::conn::body::{Body, ends};
+use crate::conn::ending;
+use crate::error::StagedLimit;
+use crate::stats::Count;
+use bytes::buf::Limit;
+use bytes::{BufMut, Bytes};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The writing half of a connection: `Send`, used by one task at a time, on any thread.
+///
+/// Dropping it discards what is staged and not flushed, and sends FIN behind a flush in flight.
+#[derive(Debug)]
+pub struct WriteHalf {
+    pub(crate) body: Arc<Body>,
+    pub(crate) staged: Outgoing,
+    /// Zeroed bytes at the end of the staging buffer that [`WriteHalf::spare`] lent and nobody advanced over.
+    lent: usize,
+}
+
+impl WriteHalf {
+    pub(crate) fn new(body: Arc<Body>) -> Self {
+        Self { body, staged: Outgoing::new(), lent: 0 }
+    }
+
+    /// Bytes staged and not yet handed to a flush.
+    pub fn staged_len(&self) -> usize {
+        self.staged.len()
+    }
+
+    /// Copies bytes behind what is staged. They go out at the next flush.
+    ///
+    /// # Errors
+    /// [`StagedLimit`] when `max_staged` would be exceeded: nothing was taken, the connection stays usable.
+    #[inline]
+    pub fn stage(&mut self, bytes: &[u8]) -> Result<(), StagedLimit> {
+        self.prepare(bytes.len())?;
+        self.staged.stage(bytes);
+        Ok(())
+    }
+
+    /// Queues owned bytes behind what is staged, without copying them.
+    ///
+    /// # Errors
+    /// [`StagedLimit`] when `max_staged` would be exceeded: nothing was queued, the connection stays usable.
+    pub fn stage_bytes(&mut self, bytes: Bytes) -> Result<(), StagedLimit> {
+        self.prepare(bytes.len())?;
+        self.staged.stage_bytes(bytes);
+        Ok(())
+    }
+
+    /// Reserves `n` bytes of staging space to be written through [`BufMut`]; what was written is staged.
+    ///
+    /// # Errors
+    /// [`StagedLimit`] when `max_staged` would be exceeded or the memory is not to be had.
+    pub fn try_reserve(&mut self, n: usize) -> Result<Reserved<'_>, StagedLimit> {
+        self.prepare(n)?;
+        if self.staged.tail_mut().try_reserve(n).is_err() {
+            return Err(self.limit(n));
+        }
+        Ok(Reserved { tail: self.staged.tail_mut().limit(n) })
+    }
+
+    /// Lends at least `n` zeroed bytes of staging space; [`advance`](Self::advance) says how many were filled. What is
+    /// lent and not advanced over is taken back by the next call of any other method.
+    ///
+    /// # Errors
+    /// [`StagedLimit`] when `max_staged` would be exceeded or the memory is not to be had.
+    pub fn spare(&mut self, n: usize) -> Result<&mut [u8], StagedLimit> {
+        self.prepare(n)?;
+        let tail = self.staged.tail_mut();
+        if tail.try_reserve(n).is_err() {
+            return Err(self.limit(n));
+        }
+        let start = tail.len();
+        tail.resize(start + n, 0);
+        self.lent = n;
+        Ok(&mut self.staged.tail_mut()[start..])
+    }
+
+    /// Stages the first `n` bytes of what [`spare`](Self::spare) lent.
+    ///
+    /// # Panics
+    /// When `n` is more than was lent.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.lent, "advance({n}) over {} lent bytes", self.lent);
+        let tail = self.staged.tail_mut();
+        tail.truncate(tail.len() - (self.lent - n));
+        self.lent = 0;
+    }
+
+    /// Takes back what was lent.
+    #[inline]
+    pub(crate) fn trim(&mut self) {
+        if self.lent > 0 {
+            self.advance(0);
+        }
+    }
+
+    /// Before anything is staged: the limit, and a buffer to stage into.
+    #[inline]
+    fn prepare(&mut self, n: usize) -> Result<(), StagedLimit> {
+        self.trim();
+        let queued = self.body.queued.load(Ordering::Relaxed);
+        let held = self.staged.len() + queued;
+        if n > self.body.home.config.max_staged.saturating_sub(held) {
+            self.body.home.count(Count::StagedRefused, 1);
+            return Err(self.limit(n));
+        }
+        if self.staged.tail_mut().capacity() == 0 {
+            // Idle connections hold no staging memory: it comes from the thread's spare.
+            self.staged.give_spare(spare::take());
+        }
+        Ok(())
+    }
+
+    fn limit(&self, asked: usize) -> StagedLimit {
+        StagedLimit {
+            asked,
+            staged: self.staged.len() + self.body.queued.load(Ordering::Relaxed),
+            limit: self.body.home.config.max_staged,
+        }
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        ending::half_gone(&self.body, ends::WRITER_GONE);
+    }
+}
+
+/// Staging space, lent by `try_reserve`: written to through [`BufMut`].
+#[derive(Debug)]
+pub struct Reserved<'a> {
+    tail: Limit<&'a mut Vec<u8>>,
+}
+
+impl<'a> Deref for Reserved<'a> {
+    type Target = Limit<&'a mut Vec<u8>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.tail
+    }
+}
+
+impl DerefMut for Reserved<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.tail
+    }
+}

@@ -1,0 +1,229 @@
+//! The write family: flush, and the named futures.
+//!
+//! State: none beyond the half's. Thread class: any thread. Laws: 3 (the fast path claims an idle word, sends and
+//! leaves; otherwise append, unlock, kick), 8 (a flush on a reactor thread has a budget), 11.
+
+use crate::buf::spare;
+use crate::conn::drive::{Batch, Drive, drive, send_fin};
+use crate::conn::flush_word::Kick;
+use crate::conn::write_half::WriteHalf;
+use crate::error::CloseReason;
+use crate::exec::local;
+use crate::sync::lock;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+impl WriteHalf {
+    /// Hands everything staged to the kernel, or as much as it takes now and the rest as it takes it.
+    ///
+    /// The send is made by the caller, on its own thread; only what the socket refuses waits on the reactor.
+    ///
+    /// # Errors
+    /// Why the connection ended; [`io::ErrorKind::BrokenPipe`] after this side's FIN.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost or repeated: what was staged still goes out, in order, before anything staged later.
+    pub fn flush(&mut self) -> Flush<'_> {
+        Flush { half: self }
+    }
+
+    /// The poll form of [`flush`](Self::flush). A `Pending` has registered `cx`'s waker in place of any earlier one.
+    #[inline]
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.trim();
+        if !self.staged.is_empty() && self.body.flush.claim() {
+            return self.send_claimed(cx);
+        }
+        self.poll_flush_slow(cx)
+    }
+
+    /// Sends what it can without waiting; the reactor goes on with the rest.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when a rest is left (it still goes out); else as [`flush`](Self::flush).
+    pub fn try_flush(&mut self) -> io::Result<()> {
+        let waker = std::task::Waker::noop();
+        match self.poll_flush(&mut Context::from_waker(waker)) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Stages and flushes `bytes`, in portions when they exceed `max_staged`.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    ///
+    /// # Cancel safety
+    /// When dropped, some prefix of `bytes` was sent, is queued or is staged; never a byte twice.
+    pub fn send_all<'a>(&'a mut self, bytes: &'a [u8]) -> SendAll<'a> {
+        SendAll { half: self, bytes }
+    }
+
+    /// Flushes, then sends FIN: the peer reads everything and then the end. Reading goes on.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    ///
+    /// # Cancel safety
+    /// Dropped before it was ready, the flush goes on but no FIN follows; calling it again is right.
+    pub fn shutdown(&mut self) -> Shutdown<'_> {
+        Shutdown { half: self }
+    }
+
+    /// Bytes a flush may send before others get their turn: bounded on a reactor thread, not elsewhere.
+    #[inline]
+    fn budget(&self) -> usize {
+        if local::is_reactor_thread() { self.body.home.config.flush_budget } else { usize::MAX }
+    }
+
+    /// The word was idle and is ours: nothing is queued in front of what is staged.
+    #[inline]
+    fn send_claimed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let budget = self.budget();
+        let batch = Batch { bytes: &mut self.staged, counted: false };
+        match drive(&self.body, batch, budget, Some(cx.waker())) {
+            Drive::Done => {
+                spare::put(self.staged.take_spare());
+                Poll::Ready(Ok(()))
+            }
+            Drive::Parked => Poll::Pending,
+            Drive::Closed => Poll::Ready(Err(self.refusal())),
+        }
+    }
+
+    /// Somebody else sends, or nothing is staged, or the connection is over.
+    #[cold]
+    fn poll_flush_slow(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let body = &*self.body;
+        if !self.staged.is_empty() {
+            if body.flush.has_fin() || body.flush.is_closed() {
+                self.staged.clear();
+                return Poll::Ready(Err(self.refusal()));
+            }
+            body.queued.fetch_add(self.staged.len(), Ordering::Relaxed);
+            lock(&body.slow).out.append(&mut self.staged);
+            match body.flush.kick() {
+                Kick::Own => {
+                    let mut out = lock(&body.slow).out.take();
+                    let batch = Batch { bytes: &mut out, counted: true };
+                    match drive(body, batch, self.budget(), Some(cx.waker())) {
+                        Drive::Done => return Poll::Ready(Ok(())),
+                        Drive::Parked => return Poll::Pending,
+                        Drive::Closed => return Poll::Ready(Err(self.refusal())),
+                    }
+                }
+                Kick::Wait => {}
+                Kick::Closed => {
+                    body.free_queue();
+                    return Poll::Ready(Err(self.refusal()));
+                }
+            }
+        }
+        // Register, then look: whoever makes the word idle looks for a waiter afterwards.
+        let waker = cx.waker().clone();
+        let old = lock(&body.slow).waiter.replace(waker);
+        drop(old);
+        if body.flush.is_closed() {
+            return Poll::Ready(Err(self.refusal()));
+        }
+        if body.flush.is_idle() {
+            let unused = lock(&body.slow).waiter.take();
+            drop(unused);
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    }
+
+    /// Why nothing is sent any more.
+    fn refusal(&self) -> io::Error {
+        match self.body.reason() {
+            Some(reason) => reason.into(),
+            None if self.body.flush.has_fin() => {
+                io::Error::new(io::ErrorKind::BrokenPipe, "written after this side's FIN (shutdown or close)")
+            }
+            None => CloseReason::Aborted.into(),
+        }
+    }
+}
+
+/// The future of `flush`.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Flush<'a> {
+    half: &'a mut WriteHalf,
+}
+
+impl Future for Flush<'_> {
+    type Output = io::Result<()>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.half.poll_flush(cx)
+    }
+}
+
+/// The future of `send_all`.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct SendAll<'a> {
+    half: &'a mut WriteHalf,
+    bytes: &'a [u8],
+}
+
+impl Future for SendAll<'_> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { half, bytes } = &mut *self;
+        loop {
+            let portion = bytes.len().min(half.room());
+            if portion > 0 {
+                let (now, later) = bytes.split_at(portion);
+                half.stage(now)?;
+                *bytes = later;
+            }
+            match half.poll_flush(cx) {
+                Poll::Ready(Ok(())) if bytes.is_empty() => return Poll::Ready(Ok(())),
+                // The queue is empty now: there is room for the next portion.
+                Poll::Ready(Ok(())) => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+impl WriteHalf {
+    /// Bytes that may be staged now.
+    fn room(&self) -> usize {
+        let held = self.staged.len() + self.body.queued.load(Ordering::Relaxed);
+        self.body.home.config.max_staged.saturating_sub(held)
+    }
+}
+
+/// The future of `shutdown`.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Shutdown<'a> {
+    half: &'a mut WriteHalf,
+}
+
+impl Future for Shutdown<'_> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.half.poll_flush(cx) {
+            Poll::Ready(Ok(())) => {
+                let body = &self.half.body;
+                if body.flush.fin() {
+                    send_fin(body);
+                }
+                Poll::Ready(Ok(()))
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A task's waker: an id and a home, never the task.
+//!
+//! State: the task's id, one `notified` bit, one `aborted` bit. Who touches it: any thread notifies and aborts; the
+//! reactor clears `notified` BEFORE it serves the wake, so a wake that comes during the poll queues the task again.
+//! Thread class: any thread, also after the reactor is gone and during thread teardown. Laws: 7, 9, 16 (one bit
+//! bounds the inbox entries of a task).
+
+use crate::exec::home::{Home, Msg, Stage};
+use crate::exec::local;
+use crate::id::TaskId;
+use crate::stats::Count;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Wake;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Header {
+    pub(crate) home: Arc<Home>,
+    /// `TaskId::NONE` until the reactor has given the task a slot.
+    id: AtomicU64,
+    notified: AtomicBool,
+    aborted: AtomicBool,
+}
+
+impl Header {
+    pub(crate) fn new(home: Arc<Home>) -> Arc<Self> {
+        Arc::new(Self {
+            home,
+            id: AtomicU64::new(TaskId::NONE.bits()),
+            notified: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> TaskId {
+        TaskId::from_bits(self.id.load(Ordering::Acquire))
+    }
+
+    /// Reactor: the task has a slot.
+    pub(crate) fn set_id(&self, id: TaskId) {
+        self.id.store(id.bits(), Ordering::Release);
+    }
+
+    /// Reactor, BEFORE the task is put into the run queue: later wakes must come again.
+    pub(crate) fn clear_notified(&self) {
+        // A swap, to see what every notifier did before its own swap, the refused ones too.
+        self.notified.swap(false, Ordering::AcqRel);
+    }
+
+    #[inline]
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Acquire)
+    }
+
+    /// Marks the task and wakes it: its own reactor drops the future. Any thread.
+    pub(crate) fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+        self.notify();
+    }
+
+    fn notify(&self) {
+        if local::wake_here(&self.home, self.id()) {
+            return;
+        }
+        if !self.notified.swap(true, Ordering::AcqRel) && self.home.stage() < Stage::Stopped {
+            self.home.counts.add(Count::WakesRemote, 1);
+            self.home.send(Msg::Wake(self.id()));
+        }
+    }
+}
+
+impl Wake for Header {
+    fn wake(self: Arc<Self>) {
+        self.notify();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.notify();
+    }
+}

@@ -1,0 +1,206 @@
+//! The home: what other threads, and everything that outlives a pass, see of a reactor.
+//!
+//! State: the inbox and its wake flag, the eventfd, the post gate, the stop request, the shared counters, the
+//! configuration. Who touches it: any thread pushes; the reactor drains. It lives in an `Arc` that every connection,
+//! task and handle of the reactor holds, so a late wake finds an open eventfd that nobody polls. Thread class: any
+//! thread. Laws: 7, 9, 12, 16.
+
+use crate::config::ReactorConfig;
+use crate::exec::local;
+use crate::id::{Key, TaskId};
+use crate::stats::{Count, SharedCounts};
+use crate::sync::gate::{Gate, Refused};
+use crate::sync::wake::WakeFlag;
+use crate::sys::eventfd::WakeFd;
+use crossbeam_queue::SegQueue;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// A closure to be run on the reactor thread. Counted by the gate.
+pub(crate) type Post = Box<dyn FnOnce() + Send>;
+
+/// What a reactor is told. Wakes, owed flushes and let-go connections are never refused: a bit per task and per
+/// connection bounds them.
+pub(crate) enum Msg {
+    /// Put the task into the run queue.
+    Wake(TaskId),
+    /// The connection's flush is out of budget and belongs to the reactor.
+    Owed(Key),
+    /// Both halves of the connection are gone.
+    LetGo(Key),
+    /// Run user code. Takes a place in the gate.
+    Post(Post),
+}
+
+/// How far a reactor's end has come. Only ever goes up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    Running = 0,
+    /// Listeners close, idle connections end, busy ones finish.
+    Draining = 1,
+    /// Everything that is left is aborted, the loop ends.
+    Aborting = 2,
+    /// The loop has ended and everything is settled.
+    Stopped = 3,
+}
+
+/// See the module's text.
+pub(crate) struct Home {
+    pub(crate) index: usize,
+    pub(crate) config: ReactorConfig,
+    pub(crate) counts: SharedCounts,
+    inbox: SegQueue<Msg>,
+    flag: WakeFlag,
+    wake_fd: WakeFd,
+    gate: Gate,
+    stage: AtomicU8,
+    /// Set by the first thread that runs the reactor: it runs once.
+    started: AtomicBool,
+}
+
+impl fmt::Debug for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reactor").field("id", &self.index).field("stage", &self.stage()).finish_non_exhaustive()
+    }
+}
+
+impl Home {
+    /// Fails with the errno of eventfd(2).
+    pub(crate) fn new(index: usize, config: ReactorConfig) -> io::Result<Self> {
+        Ok(Self {
+            index,
+            config,
+            counts: SharedCounts::new(),
+            inbox: SegQueue::new(),
+            flag: WakeFlag::new(),
+            wake_fd: WakeFd::new()?,
+            gate: Gate::new(),
+            stage: AtomicU8::new(Stage::Running as u8),
+            started: AtomicBool::new(false),
+        })
+    }
+
+    /// Tells the reactor. On its own thread: no lock, no atomic, no system call.
+    #[inline]
+    pub(crate) fn send(&self, msg: Msg) {
+        if let Err(msg) = local::push_message(self, msg) {
+            self.inject(msg);
+        }
+    }
+
+    /// Tells the reactor from another thread: push, then wake it if it sleeps.
+    fn inject(&self, msg: Msg) {
+        self.inbox.push(msg);
+        self.wake();
+    }
+
+    /// Wakes the reactor if it sleeps. To be called AFTER what it shall see was published.
+    pub(crate) fn wake(&self) {
+        if self.flag.claim_wake() {
+            self.wake_fd.signal();
+            self.counts.add(Count::EventfdWrites, 1);
+        } else {
+            self.counts.add(Count::EventfdWritesSaved, 1);
+        }
+    }
+
+    /// Reserves a place for one post. To be asked BEFORE the payload is boxed, so that it can be given back.
+    pub(crate) fn admit(&self) -> Result<Admission<'_>, Refused> {
+        match self.gate.enter(self.config.max_posts) {
+            Ok(()) => Ok(Admission { home: self, used: false }),
+            Err(why) => {
+                if why == Refused::Full {
+                    self.count(Count::PostsRefused, 1);
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// Adds to a counter, on whichever thread this is.
+    #[inline]
+    pub(crate) fn count(&self, count: Count, n: u64) {
+        if !local::count(self, count, n) {
+            self.counts.add(count, n);
+        }
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Acquire) {
+            0 => Stage::Running,
+            1 => Stage::Draining,
+            2 => Stage::Aborting,
+            _ => Stage::Stopped,
+        }
+    }
+
+    /// Asks for a later stage; earlier ones are ignored. Any thread.
+    pub(crate) fn request(&self, stage: Stage) {
+        self.stage.fetch_max(stage as u8, Ordering::AcqRel);
+        self.wake();
+    }
+
+    /// True for the one caller that may run the reactor.
+    pub(crate) fn start(&self) -> bool {
+        !self.started.swap(true, Ordering::AcqRel)
+    }
+
+    // What only the reactor calls.
+
+    pub(crate) fn wake_fd(&self) -> &WakeFd {
+        &self.wake_fd
+    }
+
+    pub(crate) fn take_message(&self) -> Option<Msg> {
+        let msg = self.inbox.pop();
+        if matches!(msg, Some(Msg::Post(_))) {
+            self.gate.leave(1);
+        }
+        msg
+    }
+
+    pub(crate) fn has_messages(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    pub(crate) fn announce_sleep(&self) {
+        self.flag.announce_sleep();
+    }
+
+    pub(crate) fn awake(&self) {
+        self.flag.awake();
+    }
+
+    /// Admits no post from now on; those on their way are still to be taken.
+    pub(crate) fn close_gate(&self) {
+        self.gate.close();
+    }
+
+    pub(crate) fn posts_waiting(&self) -> usize {
+        self.gate.waiting()
+    }
+}
+
+/// A reserved place in the inbox.
+pub(crate) struct Admission<'a> {
+    home: &'a Home,
+    used: bool,
+}
+
+impl Admission<'_> {
+    /// Hands over the closure; the reactor runs it, or drops it when it stops.
+    pub(crate) fn post(mut self, post: Post) {
+        self.used = true;
+        self.home.inject(Msg::Post(post));
+    }
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        if !self.used {
+            self.home.gate.leave(1);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Waiting for a task's result, and aborting it.
+//!
+//! State: one result cell a joined task, behind a mutex that guards no user code (wakers are cloned before and woken
+//! after it). Who touches it: the task's reactor completes, the handle's holder takes. Thread class: any thread.
+//! Laws: 9 (abort only marks; the owner drops), 10, 12 (a handle settles when its reactor ends).
+
+use crate::exec::header::Header;
+use crate::exec::local::{self, Discard};
+use crate::sync::lock;
+use pin_project_lite::pin_project;
+use std::any::Any;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+/// Why a task has no result.
+pub enum JoinError {
+    /// It panicked, with this payload.
+    Panic(Box<dyn Any + Send + 'static>),
+    /// It was aborted.
+    Aborted,
+    /// Its reactor stopped before it was done.
+    Stopped,
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Panic(_) => write!(f, "Panic({:?})", self.to_string()),
+            Self::Aborted => f.write_str("Aborted"),
+            Self::Stopped => f.write_str("Stopped"),
+        }
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Panic(payload) => {
+                let text = payload.downcast_ref::<&str>().copied();
+                let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+                write!(f, "the task panicked: {}", text.unwrap_or("(a payload that is not text)"))
+            }
+            Self::Aborted => f.write_str("the task was aborted"),
+            Self::Stopped => f.write_str("the task's reactor stopped before it was done"),
+        }
+    }
+}
+
+impl Error for JoinError {}
+
+struct Cell<T> {
+    result: Option<Result<T, JoinError>>,
+    waiter: Option<Waker>,
+    settled: bool,
+}
+
+struct Shared<T>(Mutex<Cell<T>>);
+
+/// Waits for a task. `Send` if its result is. Dropping it detaches the task.
+///
+/// Awaiting gives the result, or a [`JoinError`]. Cancel safe: a dropped wait loses nothing but the handle.
+#[must_use = "dropping the handle detaches the task; use `let _ =` or `.detach()` to say so"]
+pub struct JoinHandle<T> {
+    shared: Arc<Shared<T>>,
+    abort: AbortHandle,
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").field("finished", &self.is_finished()).finish_non_exhaustive()
+    }
+}
+
+impl<T> JoinHandle<T> {
+    /// Lets the task run on without a handle.
+    pub fn detach(self) {}
+
+    /// Asks the task's reactor to drop its future; see [`AbortHandle::abort`].
+    pub fn abort(&self) {
+        self.abort.abort();
+    }
+
+    /// A handle that only aborts.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone()
+    }
+
+    /// Is the task over and its future dropped?
+    pub fn is_finished(&self) -> bool {
+        lock(&self.shared.0).settled
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    /// # Panics
+    /// When polled again after it was ready.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let waiter = cx.waker().clone();
+        let mut cell = lock(&self.shared.0);
+        if cell.settled {
+            let result = cell.result.take();
+            drop(cell);
+            return Poll::Ready(result.expect("a JoinHandle was polled again after it had given its result"));
+        }
+        let old = cell.waiter.replace(waiter);
+        drop(cell);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+/// Aborts a task, from any thread, any number of times.
+#[derive(Clone, Debug)]
+pub struct AbortHandle {
+    header: Arc<Header>,
+}
+
+impl AbortHandle {
+    /// Marks the task: its own reactor drops the future, soon, on its own thread. Connections that the future holds
+    /// are reset (a cut response must not look whole). A task that is done already is left alone.
+    pub fn abort(&self) {
+        self.header.abort();
+    }
+}
+
+/// The executor's side of a join: settles it when dropped, which is after the future is dropped.
+struct Completer<T> {
+    shared: Arc<Shared<T>>,
+}
+
+impl<T> Drop for Completer<T> {
+    fn drop(&mut self) {
+        let mut cell = lock(&self.shared.0);
+        if cell.result.is_none() {
+            cell.result = Some(Err(match local::discard() {
+                Discard::Aborted => JoinError::Aborted,
+                Discard::Panicked => match local::take_thrown() {
+                    Some(payload) => JoinError::Panic(payload),
+                    None => JoinError::Aborted,
+                },
+                Discard::No | Discard::Stopped => JoinError::Stopped,
+            }));
+        }
+        cell.settled = true;
+        let waiter = cell.waiter.take();
+        drop(cell);
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+    }
+}
+
+pin_project! {
+    /// A future that stores its output for a handle. Field order matters: the future is dropped before the join
+    /// settles, so whoever awaited it sees everything the future held released.
+    pub(crate) struct Joined<F: Future> {
+        #[pin]
+        future: F,
+        completer: Completer<F::Output>,
+    }
+}
+
+impl<F: Future> Future for Joined<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        this.future.poll(cx).map(|output| lock(&this.completer.shared.0).result = Some(Ok(output)))
+    }
+}
+
+/// Splits a future into a handle and the task to be spawned.
+pub(crate) fn joined<F: Future>(header: Arc<Header>, future: F) -> (JoinHandle<F::Output>, Joined<F>) {
+    let (handle, completer) = pair(header);
+    (handle, Joined { future, completer })
+}
+
+/// The same for a future that is still to be made, on the reactor: `make` runs as the task's first step, so that its
+/// panic reaches the handle too.
+pub(crate) fn joined_with<M, F>(header: Arc<Header>, make: M) -> (JoinHandle<F::Output>, impl FnOnce() -> Joined<Made<M, F>>)
+where
+    M: FnOnce() -> F,
+    F: Future,
+{
+    let (handle, completer) = pair(header);
+    (handle, move || Joined { future: Made::Not { make: Some(make) }, completer })
+}
+
+pin_project! {
+    /// A future that is made at its first poll.
+    #[project = MadeProjection]
+    pub(crate) enum Made<M, F> {
+        Not { make: Option<M> },
+        Yes { #[pin] future: F },
+    }
+}
+
+impl<M: FnOnce() -> F, F: Future> Future for Made<M, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        if let MadeProjection::Not { make } = self.as_mut().project() {
+            // Taken out first: a `make` that panics leaves nothing to be run twice.
+            let make = make.take().expect("a task that panicked is not polled again");
+            let future = make();
+            self.set(Made::Yes { future });
+        }
+        match self.project() {
+            MadeProjection::Yes { future } => future.poll(cx),
+            MadeProjection::Not { .. } => Poll::Pending,
+        }
+    }
+}
+
+fn pair<T>(header: Arc<Header>) -> (JoinHandle<T>, Completer<T>) {
+    let shared = Arc::new(Shared(Mutex::new(Cell { result: None, waiter: None, settled: false })));
+    (JoinHandle { shared: shared.clone(), abort: AbortHandle { header } }, Completer { shared })
+}
+
+/// Splits a closure into a handle and the call to be posted; a panic goes to the handle.
+pub(crate) fn joined_call<T>(header: Arc<Header>, call: impl FnOnce() -> T) -> (JoinHandle<T>, impl FnOnce()) {
+    let (handle, completer) = pair(header);
+    let run = move || {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(JoinError::Panic);
+        lock(&completer.shared.0).result = Some(result);
+        drop(completer);
+    };
+    (handle, run)
+}

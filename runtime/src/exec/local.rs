@@ -1,0 +1,369 @@
+//! The reactor thread's own state: task table, run queue, messages to itself, counters.
+//!
+//! State: one thread-local a thread, empty unless a reactor runs there. It is `const` and wrapped in `ManuallyDrop`:
+//! it has no destructor, so it is reachable during thread teardown (law 9) and its access is one offset from the
+//! thread pointer; what it owns is emptied by [`Entered`]'s drop. Who touches it: this thread only. No user code runs
+//! under a borrow (law 10): tasks are moved out, polled, moved back. Thread class: reactor only; on other threads
+//! every function here says so and does nothing. Laws: 1 (who am I), 9, 10.
+
+use crate::exec::header::Header;
+use crate::exec::home::{Home, Msg};
+use crate::exec::spawn::Erased;
+use crate::id::TaskId;
+use crate::stats::{Count, LocalCounts};
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::pin::Pin;
+use std::ptr;
+use std::sync::Arc;
+use std::task::{RawWakerVTable, Waker};
+
+/// A task while nobody polls it.
+pub(crate) struct Task {
+    pub(crate) future: Pin<Box<dyn Erased>>,
+    pub(crate) waker: Waker,
+    pub(crate) header: Arc<Header>,
+}
+
+/// A slot of the task table.
+struct Slot {
+    generation: u32,
+    /// Is the id in the run queue? Bounds the queue to one entry a task.
+    queued: bool,
+    /// `None` while the task is polled, and in a free slot.
+    task: Option<Task>,
+}
+
+/// The task table and its run queue.
+pub(crate) struct Tasks {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    ready: VecDeque<TaskId>,
+    live: usize,
+}
+
+impl Tasks {
+    const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), ready: VecDeque::new(), live: 0 }
+    }
+
+    /// Gives a task a slot and queues its first poll.
+    fn insert(&mut self, future: Pin<Box<dyn Erased>>, header: Arc<Header>) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, queued: false, task: None });
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 tasks: each holds memory")
+        });
+        let entry = &mut self.slots[slot as usize];
+        let id = TaskId::new(slot, entry.generation);
+        header.set_id(id);
+        entry.task = Some(Task { future, waker: Waker::from(header.clone()), header });
+        entry.queued = true;
+        self.ready.push_back(id);
+        self.live += 1;
+    }
+
+    fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
+        self.slots.get_mut(id.slot()).filter(|slot| id.is_generation(slot.generation))
+    }
+
+    #[inline]
+    fn wake(&mut self, id: TaskId) {
+        if let Some(slot) = self.slot(id)
+            && !slot.queued
+        {
+            slot.queued = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Takes the next runnable task out of its slot.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<(TaskId, Task)> {
+        loop {
+            let id = self.ready.pop_front()?;
+            if let Some(slot) = self.slot(id) {
+                slot.queued = false;
+                if let Some(task) = slot.task.take() {
+                    return Some((id, task));
+                }
+            }
+        }
+    }
+
+    /// Puts a pending task back.
+    #[inline]
+    pub(crate) fn put_back(&mut self, id: TaskId, task: Task) {
+        if let Some(slot) = self.slot(id) {
+            slot.task = Some(task);
+        }
+    }
+
+    /// Frees the slot of a finished task.
+    pub(crate) fn remove(&mut self, id: TaskId) {
+        if let Some(slot) = self.slot(id) {
+            slot.generation = slot.generation.wrapping_add(1);
+            slot.queued = false;
+            self.free.push(id.slot() as u32);
+            self.live -= 1;
+        }
+    }
+
+    /// Takes any task, for the end of the reactor.
+    pub(crate) fn take_any(&mut self) -> Option<(TaskId, Task)> {
+        let (slot, entry) = self.slots.iter_mut().enumerate().find(|(_, slot)| slot.task.is_some())?;
+        let task = entry.task.take()?;
+        Some((TaskId::new(slot as u32, entry.generation), task))
+    }
+
+    pub(crate) fn ready_len(&self) -> usize {
+        self.ready.len()
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.live
+    }
+}
+
+/// Who is being polled right now: its id and what its waker looks like (law 1).
+#[derive(Clone, Copy)]
+struct Current {
+    id: TaskId,
+    data: *const (),
+    vtable: *const RawWakerVTable,
+}
+
+const NOBODY: Current = Current { id: TaskId::NONE, data: ptr::null(), vtable: ptr::null() };
+
+/// Why a future is being dropped by the executor before it was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Discard {
+    No,
+    Panicked,
+    Aborted,
+    Stopped,
+}
+
+struct Local {
+    /// Identity of the reactor that runs here, for comparison only; null on other threads.
+    home_ptr: Cell<*const Home>,
+    home: RefCell<Option<Arc<Home>>>,
+    tasks: RefCell<Tasks>,
+    messages: RefCell<VecDeque<Msg>>,
+    current: Cell<Current>,
+    discard: Cell<Discard>,
+    /// What a panicking task threw, for its join handle.
+    thrown: RefCell<Option<Box<dyn Any + Send>>>,
+    /// Milliseconds of the coarse monotonic clock, refreshed once a pass.
+    now_ms: Cell<u32>,
+    counts: LocalCounts,
+}
+
+thread_local! {
+    static LOCAL: ManuallyDrop<Local> = const {
+        ManuallyDrop::new(Local {
+            home_ptr: Cell::new(ptr::null()),
+            home: RefCell::new(None),
+            tasks: RefCell::new(Tasks::new()),
+            messages: RefCell::new(VecDeque::new()),
+            current: Cell::new(NOBODY),
+            discard: Cell::new(Discard::No),
+            thrown: RefCell::new(None),
+            now_ms: Cell::new(0),
+            counts: LocalCounts::new(),
+        })
+    };
+}
+
+/// This thread is a reactor's until this guard is dropped.
+#[derive(Debug)]
+pub(crate) struct Entered(());
+
+/// Makes this thread the reactor's. `None`: another reactor runs here already.
+pub(crate) fn enter(home: &Arc<Home>) -> Option<Entered> {
+    LOCAL.with(|local| {
+        if !local.home_ptr.get().is_null() {
+            return None;
+        }
+        local.home_ptr.set(Arc::as_ptr(home));
+        *local.home.borrow_mut() = Some(home.clone());
+        Some(Entered(()))
+    })
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let home = LOCAL.with(|local| {
+            local.home_ptr.set(ptr::null());
+            // The reactor has settled everything; what is left is plain memory.
+            *local.tasks.borrow_mut() = Tasks::new();
+            let left = std::mem::take(&mut *local.messages.borrow_mut());
+            (local.home.borrow_mut().take(), left)
+        });
+        drop(home);
+    }
+}
+
+/// The reactor of this thread.
+pub(crate) fn home() -> Option<Arc<Home>> {
+    LOCAL.with(|local| local.home.borrow().clone())
+}
+
+/// Does any reactor run on this thread?
+#[inline]
+pub(crate) fn is_reactor_thread() -> bool {
+    LOCAL.with(|local| !local.home_ptr.get().is_null())
+}
+
+/// Does `home`'s reactor run on this thread?
+#[inline]
+pub(crate) fn is_here(home: &Home) -> bool {
+    LOCAL.with(|local| ptr::eq(local.home_ptr.get(), home))
+}
+
+/// Puts a task of `home` into this thread's run queue. False: this is not `home`'s thread.
+#[inline]
+pub(crate) fn wake_here(home: &Home, id: TaskId) -> bool {
+    LOCAL.with(|local| {
+        let here = ptr::eq(local.home_ptr.get(), home);
+        if here {
+            local.counts.add(Count::WakesLocal, 1);
+            local.tasks.borrow_mut().wake(id);
+        }
+        here
+    })
+}
+
+/// Reactor: serves a wake that came through the inbox.
+pub(crate) fn wake_from_inbox(id: TaskId) {
+    LOCAL.with(|local| {
+        let mut tasks = local.tasks.borrow_mut();
+        // Cleared before it is served (law 16). A task that is being polled keeps its header with it and clears the
+        // bit there; wakes are not served during a poll.
+        if let Some(Slot { task: Some(task), .. }) = tasks.slot(id) {
+            task.header.clear_notified();
+        }
+        tasks.wake(id);
+    });
+}
+
+/// A message to this thread's own reactor. Given back on every other thread.
+#[inline]
+pub(crate) fn push_message(home: &Home, msg: Msg) -> Result<(), Msg> {
+    LOCAL.with(|local| {
+        if !ptr::eq(local.home_ptr.get(), home) {
+            return Err(msg);
+        }
+        local.messages.borrow_mut().push_back(msg);
+        Ok(())
+    })
+}
+
+/// Reactor: the next message of this thread to itself.
+pub(crate) fn pop_message() -> Option<Msg> {
+    LOCAL.with(|local| local.messages.borrow_mut().pop_front())
+}
+
+/// Reactor: messages of this thread to itself that wait.
+pub(crate) fn messages_len() -> usize {
+    LOCAL.with(|local| local.messages.borrow().len())
+}
+
+/// The id of the task that is being polled, if `waker` is that task's own and `home` is this thread's reactor.
+#[inline]
+pub(crate) fn current_task(home: &Home, waker: &Waker) -> Option<TaskId> {
+    LOCAL.with(|local| {
+        let current = local.current.get();
+        let mine = ptr::eq(local.home_ptr.get(), home)
+            && ptr::eq(current.data, waker.data())
+            && ptr::eq(current.vtable, waker.vtable());
+        mine.then_some(current.id)
+    })
+}
+
+/// Executor: `task` is about to be polled.
+#[inline]
+pub(crate) fn set_current(id: TaskId, waker: &Waker) {
+    LOCAL.with(|local| local.current.set(Current { id, data: waker.data(), vtable: waker.vtable() }));
+}
+
+/// Executor: the poll is over. Cleared, because a freed waker's address may come again.
+#[inline]
+pub(crate) fn clear_current() {
+    LOCAL.with(|local| local.current.set(NOBODY));
+}
+
+/// Runs `f` on the task table. `f` must not run user code (law 10).
+#[inline]
+pub(crate) fn with_tasks<T>(f: impl FnOnce(&mut Tasks) -> T) -> T {
+    LOCAL.with(|local| f(&mut local.tasks.borrow_mut()))
+}
+
+/// Gives a task a slot on this thread's reactor.
+pub(crate) fn insert_task(future: Pin<Box<dyn Erased>>, header: Arc<Header>) {
+    LOCAL.with(|local| {
+        local.counts.add(Count::TasksSpawned, 1);
+        local.tasks.borrow_mut().insert(future, header);
+    });
+}
+
+/// Adds to a counter of `home` if this is its thread.
+#[inline]
+pub(crate) fn count(home: &Home, count: Count, n: u64) -> bool {
+    LOCAL.with(|local| {
+        let here = ptr::eq(local.home_ptr.get(), home);
+        if here {
+            local.counts.add(count, n);
+        }
+        here
+    })
+}
+
+/// Reactor: counts on its own thread.
+#[inline]
+pub(crate) fn count_here(count: Count, n: u64) {
+    LOCAL.with(|local| local.counts.add(count, n));
+}
+
+/// Reactor: makes this pass's counts visible.
+pub(crate) fn publish_counts(home: &Home) {
+    LOCAL.with(|local| local.counts.publish(&home.counts));
+}
+
+/// Executor: why futures are being dropped from here on, until `Discard::No`. Gives back a payload that no join
+/// handle took.
+pub(crate) fn set_discard(why: Discard, thrown: Option<Box<dyn Any + Send>>) -> Option<Box<dyn Any + Send>> {
+    LOCAL.with(|local| {
+        local.discard.set(why);
+        local.thrown.replace(thrown)
+    })
+}
+
+/// Join: what the task that is being discarded threw.
+pub(crate) fn take_thrown() -> Option<Box<dyn Any + Send>> {
+    LOCAL.with(|local| local.thrown.take())
+}
+
+/// Is the executor dropping a future before it was done?
+pub(crate) fn discard() -> Discard {
+    LOCAL.with(|local| local.discard.get())
+}
+
+/// Reactor: the time of this pass.
+pub(crate) fn set_now_ms(now: u32) {
+    LOCAL.with(|local| local.now_ms.set(now));
+}
+
+/// The time that activity on a connection of `home` is stamped with: the pass's own on its thread, else the clock
+/// (a sleeping reactor's cached time would be old).
+#[inline]
+pub(crate) fn now_ms(home: &Home) -> u32 {
+    LOCAL.with(|local| {
+        if ptr::eq(local.home_ptr.get(), home) {
+            local.now_ms.get()
+        } else {
+            crate::sys::clock::monotonic_coarse_ms() as u32
+        }
+    })
+}

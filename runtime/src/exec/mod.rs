@@ -1,0 +1,21 @@
+//! The executor of a reactor: tasks, their wakers and handles, and the home that other threads reach it through.
+//!
+//! Job: table of contents. Laws: 7 (wake), 9 (foreign hands hold ids), 10 (no user code under a borrow).
+//!
+//! | file | job | thread class |
+//! |---|---|---|
+//! | `home` | what other threads see of a reactor: inbox, wake, stop flag, counters | any thread |
+//! | `header` | a task's waker | any thread |
+//! | `local` | the reactor thread's own state: task table, run queue, messages | reactor only |
+//! | `run` | polls tasks within a budget, catches panics | reactor only |
+//! | `spawn` | `spawn_local`, `yield_now`, what a future may return | reactor only |
+//! | `join` | `JoinHandle`, `AbortHandle` | any thread |
+//! | `handle` | `ReactorHandle` | any thread |
+
+pub(crate) mod handle;
+pub(crate) mod header;
+pub(crate) mod home;
+pub(crate) mod join;
+pub(crate) mod local;
+pub(crate) mod run;
+pub(crate) mod spawn;

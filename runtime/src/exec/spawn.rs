@@ -1,0 +1,112 @@
+//! Spawning on this thread's reactor, and what a spawned future may return.
+//!
+//! State: none of its own. Thread class: reactor only. Laws: 9, 10.
+
+use crate::exec::header::Header;
+use crate::exec::join::{self, JoinHandle};
+use crate::exec::local;
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// What a handler may return: nothing, or a `Result` whose error can be shown.
+///
+/// Sealed. An error is counted ([`Stats::handler_errors`](crate::Stats::handler_errors)); the connection ends as it
+/// would have ended anyway.
+pub trait Outcome: sealed::Sealed {
+    /// `Err` holds the text of the error.
+    #[doc(hidden)]
+    fn settle(self) -> Result<(), String>;
+}
+
+mod sealed {
+    #[allow(unnameable_types, reason = "this is what seals the trait")]
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl<E> Sealed for Result<(), E> {}
+}
+
+impl Outcome for () {
+    fn settle(self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl<E: Display> Outcome for Result<(), E> {
+    fn settle(self) -> Result<(), String> {
+        self.map_err(|error| error.to_string())
+    }
+}
+
+/// A task's future with its output type erased: one virtual call a poll, no wrapper future.
+pub(crate) trait Erased {
+    /// `Ready(false)`: the future returned an error.
+    fn poll_erased(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool>;
+}
+
+impl<F> Erased for F
+where
+    F: Future,
+    F::Output: Outcome,
+{
+    #[inline]
+    fn poll_erased(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        self.poll(cx).map(|outcome| outcome.settle().is_ok())
+    }
+}
+
+/// Spawns a future on this thread's reactor and returns a handle to its result. It is polled there only, so it may
+/// be `!Send`. Dropping the handle detaches the task.
+///
+/// # Panics
+/// When no reactor runs on this thread. [`ReactorHandle::current`](crate::ReactorHandle::current) tells; from other
+/// threads use [`ReactorHandle::spawn`](crate::ReactorHandle::spawn).
+#[track_caller]
+pub fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let Some(home) = local::home() else {
+        panic!("spawn_local was called on a thread without a reactor; use ReactorHandle::spawn from there");
+    };
+    let header = Header::new(home);
+    let (handle, task) = join::joined(header.clone(), future);
+    local::insert_task(Box::pin(task), header);
+    handle
+}
+
+/// Spawns a connection handler: nobody joins it.
+pub(crate) fn spawn_handler(future: Pin<Box<dyn Erased>>) {
+    if let Some(home) = local::home() {
+        local::insert_task(future, Header::new(home));
+    }
+}
+
+/// Lets every other runnable task of this executor run first: the task goes to the BACK of the queue.
+///
+/// Cancel safety: nothing happens when dropped. Any thread.
+pub fn yield_now() -> YieldNow {
+    YieldNow { yielded: false }
+}
+
+/// The future of [`yield_now`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct YieldNow {
+    yielded: bool,
+}
+
+impl Future for YieldNow {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

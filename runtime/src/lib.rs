@@ -1,0 +1,69 @@
+//! A runtime for async servers on Linux: one reactor per core on epoll, and connections that any thread may read,
+//! write, flush and close directly.
+//!
+//! The system call is made on the caller's own thread. Only a read that finds nothing, or a flush that the socket
+//! refuses, waits on the reactor; a compare-and-swap decides who touches the socket next.
+//!
+//! ```no_run
+//! use epoxide::{Connection, Runtime};
+//!
+//! fn main() -> std::io::Result<()> {
+//!     let mut server = Runtime::builder();
+//!     server.listen("127.0.0.1:8080", |mut conn: Connection| async move {
+//!         while let Some(data) = conn.read_idle().await? {
+//!             conn.stage(&data)?;
+//!             conn.flush().await?;
+//!         }
+//!         Ok::<(), std::io::Error>(())
+//!     });
+//!     server.run()?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # The walk out
+//! `Connection::flush` ([`conn`]`/write_ops`) -> the flush word's owner loop (`conn/drive`) -> `buf/outgoing` ->
+//! `sys/io`; only on EAGAIN the reactor (`reactor/dispatch` at the writable edge, or `reactor/inbox` for a flush out of
+//! budget).
+//!
+//! # The walk in
+//! `reactor/turn` -> `reactor/dispatch` -> `reactor/table` -> the read word (`conn/read_word`) -> the run queue
+//! (`exec/local`) -> the handler's `read`, which makes the recv (`conn/read_half`, `sys/io`).
+//!
+//! # Rooms and arrows
+//! `sys, sync, id, error <- buf, exec, time <- conn <- reactor <- runtime`. The laws that the files cite by number are
+//! in `docs/LAWS.md` of the repository.
+//!
+//! unsafe rooms: sys
+
+mod buf;
+mod config;
+mod conn;
+mod error;
+mod exec;
+mod id;
+mod reactor;
+mod runtime;
+mod stats;
+mod sync;
+mod sys;
+pub mod time;
+
+pub use buf::RecvBuf;
+pub use config::ReactorConfig;
+pub use conn::connection::Connection;
+pub use conn::ending::CloseHandle;
+pub use conn::read_half::ReadHalf;
+pub use conn::read_ops::{Read, ReadMore, ReadSlice};
+pub use conn::write_half::{Reserved, WriteHalf};
+pub use conn::write_ops::{Flush, SendAll, Shutdown};
+pub use error::{Clock, CloseReason, PostError, StagedLimit, Stopped};
+pub use exec::handle::ReactorHandle;
+pub use exec::join::{AbortHandle, JoinError, JoinHandle};
+pub use exec::spawn::{Outcome, YieldNow, spawn_local, yield_now};
+pub use id::ListenerId;
+pub use runtime::builder::Builder;
+pub use runtime::listen::{ListenAddr, ListenOptions};
+pub use runtime::running::{Runtime, ShutdownReport};
+pub use runtime::single::block_on;
+pub use stats::Stats;

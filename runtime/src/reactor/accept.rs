@@ -1,0 +1,231 @@
+//! Listeners: accept within a budget, hand each connection to its handler, back off when descriptors run out.
+//!
+//! State: one `Listener` each. Thread class: reactor only. Laws: 4 (level-triggered; the table entry is published
+//! BEFORE the socket is registered), 5 (an accepted descriptor is owned at once), 8, 10, 16, section "sweep": a listener
+//! paused by EMFILE, ENFILE, ENOBUFS or ENOMEM is tried again by the tick; one line is logged per episode.
+
+use super::Reactor;
+use crate::conn::body::Body;
+use crate::conn::connection::Connection;
+use crate::conn::read_word::Mark;
+use crate::exec::home::Stage;
+use crate::exec::spawn::Erased;
+use crate::exec::{local, run, spawn};
+use crate::id::ListenerId;
+use crate::stats::Count;
+use crate::sys;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Turns a connection into the task that serves it.
+pub(crate) type Handler = Box<dyn Fn(Connection) -> Pin<Box<dyn Erased>>>;
+
+/// A listening socket on this reactor.
+pub(crate) struct Listener {
+    fd: OwnedFd,
+    id: ListenerId,
+    handler: Handler,
+    tcp: bool,
+    /// Shared with the listeners of other reactors: exclusive wake-ups, few accepts a pass.
+    shared: bool,
+    /// The last event said that somebody waits, and the last accept did not say otherwise.
+    pub(super) ready: bool,
+    /// Out of epoll until the tick.
+    paused: bool,
+    /// One line was logged for this episode.
+    complained: bool,
+}
+
+impl Listener {
+    pub(crate) fn new(fd: OwnedFd, id: ListenerId, shared: bool, handler: Handler) -> Self {
+        let tcp = sys::socket::is_tcp(fd.as_fd());
+        Self { fd, id, handler, tcp, shared, ready: false, paused: false, complained: false }
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+}
+
+/// What one accept said.
+enum Accepted {
+    Connection(OwnedFd),
+    /// Nobody waits.
+    Empty,
+    /// This connection failed; the next one may not (accept(2): treat them like EAGAIN by retrying).
+    Skip,
+    /// Out of descriptors or memory.
+    Starved(io::Error),
+    /// The listener is of no use any more.
+    Fault(io::Error),
+}
+
+impl Reactor {
+    /// Adds a listener; accepting starts with the next pass.
+    pub(crate) fn add_listener(&mut self, listener: Listener) -> io::Result<()> {
+        let index = self.listeners.len() as u64;
+        self.epoll.add(listener.fd.as_fd(), interest(&listener), index)?;
+        self.listeners.push(listener);
+        Ok(())
+    }
+
+    /// Accepts from each listener that has something, within its budget.
+    pub(super) fn accept_ready(&mut self) {
+        for index in 0..self.listeners.len() {
+            if self.listeners[index].ready && !self.listeners[index].paused {
+                let budget = if self.listeners[index].shared { 4 } else { self.home.config.accept_budget };
+                self.accept_from(index, budget);
+            }
+        }
+    }
+
+    /// Accepts until the queue is empty or the budget used. False: there may be more.
+    pub(super) fn accept_from(&mut self, index: usize, budget: usize) -> bool {
+        // Level-triggered: if anybody is left, the next wait says so again.
+        self.listeners[index].ready = false;
+        for _ in 0..budget {
+            match accept(&self.listeners[index]) {
+                Accepted::Connection(fd) => {
+                    self.listeners[index].complained = false;
+                    self.welcome(index, fd);
+                }
+                Accepted::Empty => return true,
+                Accepted::Skip => {}
+                Accepted::Starved(error) => {
+                    local::count_here(Count::AcceptStarved, 1);
+                    self.pause(index, &error);
+                    return true;
+                }
+                Accepted::Fault(error) => {
+                    self.listener_fault(index, error);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// A new connection: a body, a table entry, the registration, the handler's future.
+    fn welcome(&mut self, index: usize, fd: OwnedFd) {
+        let listener = &self.listeners[index];
+        if listener.tcp {
+            // A reset in the meantime is the only way this can fail; the first recv will say so.
+            let _ = sys::socket::set_nodelay(fd.as_fd(), true);
+        }
+        let body = Arc::new(Body::new(fd, listener.tcp, self.home.clone(), listener.id));
+        local::count_here(Count::Accepted, 1);
+        if let Err(error) = self.register(&body) {
+            self.pause(index, &error);
+            return;
+        }
+        if self.stage >= Stage::Draining {
+            body.signal_reader(Mark::Draining);
+        }
+        let connection = Connection::new(body);
+        let handler = &self.listeners[index].handler;
+        let mut future = None;
+        run::caught(|| future = Some(handler(connection)));
+        if let Some(future) = future {
+            spawn::spawn_handler(future);
+        }
+    }
+
+    /// Gives a connection its slot, then tells epoll, once and for all (law 4).
+    pub(super) fn register(&mut self, body: &Arc<Body>) -> io::Result<()> {
+        let key = self.table.insert(body.clone());
+        let registered = self.epoll.add(body.as_fd(), sys::epoll::CONN_INTEREST, key.0);
+        if registered.is_err() {
+            self.table.remove(key);
+            local::count_here(Count::Closed, 1);
+        }
+        registered
+    }
+
+    /// Out of descriptors or memory: level-triggered epoll would spin, so the listener leaves it until the tick.
+    fn pause(&mut self, index: usize, error: &io::Error) {
+        let listener = &mut self.listeners[index];
+        if !listener.complained {
+            listener.complained = true;
+            eprintln!(
+                "epoxide: reactor {}: accept on listener {} failed: {error}; trying again every 250 ms",
+                self.home.index, listener.id.0
+            );
+        }
+        if !listener.paused && self.epoll.delete(listener.fd.as_fd()).is_ok() {
+            listener.paused = true;
+        }
+    }
+
+    /// The tick: paused listeners try again.
+    pub(super) fn resume_listeners(&mut self) {
+        for (index, listener) in self.listeners.iter_mut().enumerate() {
+            if listener.paused && self.epoll.add(listener.fd.as_fd(), interest(listener), index as u64).is_ok() {
+                listener.paused = false;
+            }
+        }
+    }
+
+    /// The listener cannot be used any more: out of epoll, and reported.
+    fn listener_fault(&mut self, index: usize, error: io::Error) {
+        let listener = &mut self.listeners[index];
+        let _ = self.epoll.delete(listener.fd.as_fd());
+        let text = format!("listener {} failed and accepts no more: {error}", listener.id.0);
+        self.fault = Some(io::Error::new(error.kind(), text));
+    }
+}
+
+fn interest(listener: &Listener) -> u32 {
+    if listener.shared { sys::epoll::IN | sys::epoll::EXCLUSIVE } else { sys::epoll::IN }
+}
+
+fn accept(listener: &Listener) -> Accepted {
+    match sys::socket::accept(listener.fd.as_fd()) {
+        Ok(fd) => Accepted::Connection(fd),
+        Err(error) => classify(error),
+    }
+}
+
+/// By errno, as accept(2) asks.
+fn classify(error: io::Error) -> Accepted {
+    use sys::errno;
+    match error.raw_os_error() {
+        Some(errno::EAGAIN) => Accepted::Empty,
+        Some(errno::EMFILE | errno::ENFILE | errno::ENOBUFS | errno::ENOMEM) => Accepted::Starved(error),
+        Some(
+            errno::ECONNABORTED
+            | errno::EPERM
+            | errno::ENETDOWN
+            | errno::EPROTO
+            | errno::ENOPROTOOPT
+            | errno::EHOSTDOWN
+            | errno::ENONET
+            | errno::EHOSTUNREACH
+            | errno::ENETUNREACH
+            | errno::ETIMEDOUT,
+        ) => Accepted::Skip,
+        _ => Accepted::Fault(error),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sys::errno;
+
+    #[test]
+    fn accept_errors_are_sorted_by_what_can_be_done() {
+        let of = |n| classify(io::Error::from_raw_os_error(n));
+        assert!(matches!(of(errno::EAGAIN), Accepted::Empty));
+        for n in [errno::EMFILE, errno::ENFILE, errno::ENOBUFS, errno::ENOMEM] {
+            assert!(matches!(of(n), Accepted::Starved(_)), "{n}");
+        }
+        for n in [errno::ECONNABORTED, errno::EPERM, errno::EPROTO, errno::ENETDOWN, errno::EHOSTUNREACH] {
+            assert!(matches!(of(n), Accepted::Skip), "{n}");
+        }
+        for n in [errno::EBADF, errno::EINVAL, errno::EOPNOTSUPP, errno::ENOTSOCK] {
+            assert!(matches!(of(n), Accepted::Fault(_)), "{n}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Epoll events to words: who is told, and who goes on sending.
+//!
+//! State: none. Thread class: reactor only. Laws: 1, 2 (RDHUP, HUP, ERR and PRI make the half sticky, before the word
+//! changes), 3 (writable edges), 4 (data is a key; a stale one finds nothing), 11 (an ERR edge is no reason yet).
+
+use super::{Reactor, WAKE_DATA};
+use crate::conn::body::Body;
+use crate::conn::drive;
+use crate::conn::read_word::Mark;
+use crate::id::Key;
+use crate::sys::epoll::{ENDING, ERR, HUP, IN, OUT};
+
+impl Reactor {
+    pub(super) fn dispatch(&mut self, events: usize) {
+        for i in 0..events {
+            let event = self.events.get(i);
+            let key = Key(event.data);
+            if key.generation() == 0 {
+                // The eventfd is edge-triggered and never read: its job is done.
+                if event.data != WAKE_DATA {
+                    self.listeners[key.slot()].ready = true;
+                }
+                continue;
+            }
+            let Some(entry) = self.table.get(key) else { continue };
+            if entry.linger.is_none() {
+                edge(&entry.body, event.flags);
+            } else {
+                let body = entry.body.clone();
+                edge(&body, event.flags);
+                self.attend_linger(key);
+            }
+        }
+    }
+}
+
+/// One edge of one connection.
+#[inline]
+fn edge(body: &Body, flags: u32) {
+    if flags & (IN | ENDING) != 0 {
+        let mark = if flags & ENDING != 0 { Mark::Sticky } else { Mark::Nothing };
+        if let Some(waiter) = body.read.signal(mark) {
+            body.wake_reader(waiter);
+        }
+    }
+    if flags & (OUT | ERR | HUP) != 0 && body.flush.writable() {
+        drive::drive_as_reactor(body);
+    }
+}

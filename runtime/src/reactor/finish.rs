@@ -1,0 +1,110 @@
+//! Drain and stop: how a reactor ends, and that everything it was told settles.
+//!
+//! State: none beyond the reactor's. Thread class: reactor only. Laws: 12 (accept queue, posts, timers, parked reads
+//! and flushes all resolve, at any race), 6 (what is cut is reset), 10.
+
+use super::Reactor;
+use crate::conn::ending;
+use crate::conn::read_word::Mark;
+use crate::error::CloseReason;
+use crate::exec::home::{Msg, Stage};
+use crate::exec::{local, run};
+use crate::stats::Gauge;
+
+/// What was left when the reactor ended.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Ended {
+    /// Connections that were cut.
+    pub(crate) cut: usize,
+}
+
+impl Reactor {
+    /// Acts upon a later stage, once.
+    pub(super) fn follow_stage(&mut self) {
+        let asked = self.home.stage();
+        if asked >= Stage::Draining && self.stage == Stage::Running {
+            self.stage = Stage::Draining;
+            self.begin_drain();
+        }
+        if asked >= Stage::Aborting || self.stage == Stage::Draining && self.is_drained() {
+            self.stage = Stage::Aborting;
+        }
+    }
+
+    /// Serves the accept queues, closes the listeners, ends idle connections.
+    fn begin_drain(&mut self) {
+        for index in 0..self.listeners.len() {
+            // Bounded: a storm of connects must not hold the drain. The backlog is at most somaxconn.
+            self.accept_from(index, 65_536);
+        }
+        self.close_listeners();
+        for index in 0..self.table.slots() {
+            if let Some((_, entry)) = self.table.at(index) {
+                let body = entry.body.clone();
+                body.signal_reader(Mark::Draining);
+            }
+        }
+    }
+
+    /// A listener holds its handler, which may hold anything: dropped with no borrow.
+    fn close_listeners(&mut self) {
+        for listener in std::mem::take(&mut self.listeners) {
+            run::caught(|| drop(listener));
+        }
+    }
+
+    /// Only connections whose output is out are left, if any.
+    fn is_drained(&self) -> bool {
+        (0..self.table.slots())
+            .filter_map(|index| self.table.at(index))
+            .all(|(_, entry)| entry.linger.is_some() && entry.body.flush.is_idle())
+    }
+
+    /// Ends everything. Afterwards the home says Stopped and nothing is left in it.
+    pub(crate) fn teardown(&mut self) -> Ended {
+        // A connect from here on is refused; later stages of a drain have done this already.
+        self.home.request(Stage::Aborting);
+        self.close_listeners();
+        self.home.close_gate();
+        let mut ended = Ended::default();
+        self.settle_messages();
+        run::discard_all();
+        self.timers.shutdown();
+        for index in 0..self.table.slots() {
+            let Some((key, entry)) = self.table.at(index) else { continue };
+            let (body, lingers) = (entry.body.clone(), entry.linger.is_some());
+            if !(lingers && body.flush.is_idle()) {
+                ended.cut += usize::from(body.reason().is_none() || !lingers);
+                ending::reset(&body, CloseReason::Aborted);
+            }
+            drop(body);
+            self.close(key);
+        }
+        // Futures and wakers that just went may have posted or spawned.
+        self.settle_messages();
+        run::discard_all();
+        self.home.request(Stage::Stopped);
+        while self.home.posts_waiting() > 0 {
+            // A producer that was admitted before the gate closed is about to push.
+            self.settle_messages();
+            std::thread::yield_now();
+        }
+        self.settle_messages();
+        run::discard_all();
+        crate::buf::flush_thread_magazine();
+        self.home.counts.set(Gauge::Open, 0);
+        self.home.counts.set(Gauge::Lingering, 0);
+        self.home.counts.set(Gauge::Tasks, 0);
+        local::publish_counts(&self.home);
+        ended
+    }
+
+    /// Takes every message; posts are dropped unrun, which settles their handles with Stopped.
+    fn settle_messages(&mut self) {
+        while let Some(msg) = self.home.take_message().or_else(local::pop_message) {
+            if let Msg::Post(post) = msg {
+                run::caught(|| drop(post));
+            }
+        }
+    }
+}

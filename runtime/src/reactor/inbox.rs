@@ -1,0 +1,60 @@
+//! Messages: from other threads through the inbox, from this one through its own list.
+//!
+//! State: none beyond the reactor's. Thread class: reactor only. Laws: 7, 8 (bounded per pass), 9 (messages hold ids),
+//! 10 (posted code runs under no borrow).
+
+use super::Reactor;
+use crate::conn::drive;
+use crate::exec::home::Msg;
+use crate::exec::{local, run};
+use crate::id::Key;
+
+/// Messages of other threads that are served in one pass.
+const INBOX_BUDGET: usize = 4096;
+
+impl Reactor {
+    pub(super) fn read_inbox(&mut self) {
+        for _ in 0..INBOX_BUDGET {
+            let Some(msg) = self.home.take_message() else { return };
+            self.serve(msg);
+        }
+    }
+
+    pub(super) fn read_own_messages(&mut self) {
+        // What serving adds waits for the next pass.
+        for _ in 0..local::messages_len() {
+            let Some(msg) = local::pop_message() else { return };
+            self.serve(msg);
+        }
+    }
+
+    fn serve(&mut self, msg: Msg) {
+        match msg {
+            Msg::Wake(id) => local::wake_from_inbox(id),
+            Msg::Owed(key) => self.owed.push_back(key),
+            Msg::LetGo(key) => self.begin_linger(key),
+            Msg::Post(post) => {
+                run::caught(post);
+            }
+        }
+    }
+
+    /// Gives each owed flush its next portion; one that still has a rest is put at the back by its own message.
+    pub(super) fn serve_owed(&mut self) {
+        for _ in 0..self.owed.len() {
+            let Some(key) = self.owed.pop_front() else { return };
+            self.serve_one_owed(key);
+        }
+    }
+
+    fn serve_one_owed(&mut self, key: Key) {
+        let Some(entry) = self.table.get(key) else { return };
+        let (body, lingers) = (entry.body.clone(), entry.linger.is_some());
+        if body.flush.serve_owed() {
+            drive::drive_as_reactor(&body);
+        }
+        if lingers {
+            self.attend_linger(key);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The tick, every 250 ms: read and send clocks, lingering, paused listeners, unused buffers.
+//!
+//! State: when the next tick is due and where the walk stands; one `Watch` a connection. Thread class: reactor only.
+//! Laws: 6, 8 (a tick looks at a bounded part of the table), 11, and the clocks' rules:
+//!
+//! - read clock: runs while a read is parked and no flush is in flight; every park, recv and send restarts it. A busy
+//!   handler is never timed out.
+//! - send clock: runs while a flush is in flight; restarted when the peer acknowledged something: (bytes the kernel
+//!   took - bytes it still holds) grew. A slow steady reader lives, a stopped one does not.
+
+use super::Reactor;
+use crate::conn::body::Body;
+use crate::conn::ending;
+use crate::error::{Clock, CloseReason};
+use crate::exec::local;
+use crate::id::Key;
+use crate::stats::Count;
+use crate::sys;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Milliseconds between two ticks.
+const TICK_MS: u64 = 250;
+/// Connections looked at per tick at least; large tables are walked in sixteenths.
+const PORTION: usize = 1024;
+/// Ticks between two returns of unused buffers to the system (4 s).
+const SHRINK_TICKS: u64 = 16;
+
+/// What the sweep remembers of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// While a flush is in flight: bytes acknowledged at the last growth, and when that was (ms).
+    sending: Option<(u64, u64)>,
+}
+
+/// See the module's text.
+pub(super) struct Sweep {
+    due: u64,
+    ticks: u64,
+    cursor: usize,
+}
+
+impl Sweep {
+    pub(super) fn new(now: u64) -> Self {
+        Self { due: now + TICK_MS, ticks: 0, cursor: 0 }
+    }
+
+    /// How long until the tick, if it is needed at all.
+    pub(super) fn time_to_tick(&self, now: u64, needed: bool) -> Option<Duration> {
+        needed.then(|| Duration::from_millis(self.due.saturating_sub(now)))
+    }
+}
+
+impl Reactor {
+    pub(super) fn sweep_if_due(&mut self, now: u64) {
+        if now < self.sweep.due {
+            return;
+        }
+        self.sweep.due = now + TICK_MS;
+        self.sweep.ticks += 1;
+        self.resume_listeners();
+        let slots = self.table.slots();
+        let portion = slots.min(PORTION.max(slots.div_ceil(16)));
+        for _ in 0..portion {
+            self.sweep.cursor = if self.sweep.cursor + 1 < slots { self.sweep.cursor + 1 } else { 0 };
+            self.look_at(self.sweep.cursor, now);
+        }
+        if self.sweep.ticks.is_multiple_of(SHRINK_TICKS) && self.home.index == 0 {
+            crate::buf::BufPool::shrink_all();
+        }
+    }
+
+    fn look_at(&mut self, index: usize, now: u64) {
+        let Some((key, entry)) = self.table.at(index) else { return };
+        let lingers = entry.linger.is_some();
+        let body = Arc::clone(&entry.body);
+        if self.send_clock_ran_out(key, &body, now) {
+            local::count_here(Count::Timeouts, 1);
+            // What the peer did not take is lost: it must not look whole.
+            ending::reset(&body, CloseReason::Timeout(Clock::Send));
+        } else if !lingers && self.read_clock_ran_out(&body, now) {
+            local::count_here(Count::Timeouts, 1);
+            body.store_reason(CloseReason::Timeout(Clock::Read));
+            let _ = sys::socket::shutdown_both(body.as_fd());
+            body.end(CloseReason::Timeout(Clock::Read));
+        }
+        if lingers {
+            self.attend_linger(key);
+        }
+    }
+
+    fn read_clock_ran_out(&self, body: &Body, now: u64) -> bool {
+        let limit = self.home.config.read_timeout;
+        if limit.is_zero() || !body.read.is_parked() || !body.flush.is_idle() || body.flush.is_closed() {
+            return false;
+        }
+        let idle = (now as u32).wrapping_sub(body.activity.load(Ordering::Relaxed));
+        // A stamp from another thread may be a tick of the coarse clock ahead of this pass.
+        let idle = if idle > u32::MAX / 2 { 0 } else { idle };
+        u128::from(idle) > limit.as_millis()
+    }
+
+    fn send_clock_ran_out(&mut self, key: Key, body: &Body, now: u64) -> bool {
+        let limit = self.home.config.send_timeout;
+        let Some(entry) = self.table.get_mut(key) else { return false };
+        let watch = &mut entry.watch;
+        if limit.is_zero() || body.flush.is_idle() || body.flush.is_closed() {
+            watch.sending = None;
+            return false;
+        }
+        let unsent = sys::socket::unsent(body.as_fd()).unwrap_or(0);
+        let acknowledged = body.accepted.load(Ordering::Relaxed).saturating_sub(unsent);
+        match watch.sending {
+            Some((before, since)) if acknowledged <= before => u128::from(now - since) > limit.as_millis(),
+            _ => {
+                watch.sending = Some((acknowledged, now));
+                false
+            }
+        }
+    }
+}

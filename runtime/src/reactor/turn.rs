@@ -1,0 +1,92 @@
+//! One pass of the loop: the phases, in order, and when to sleep.
+//!
+//! State: none beyond the reactor's. Thread class: reactor only. Laws: 7 (announce, re-check EVERY source, wait; awake
+//! directly after every wait), 8 (each phase is bounded and what yields goes to the back), 10.
+
+use super::Reactor;
+use crate::exec::home::Stage;
+use crate::exec::{local, run};
+use crate::stats::{Count, Gauge};
+use crate::sys;
+use std::io;
+use std::time::{Duration, Instant};
+
+impl Reactor {
+    /// One pass. An error is a fault of epoll: the reactor cannot go on.
+    pub(crate) fn turn(&mut self) -> io::Result<()> {
+        self.turn_for(|| false)
+    }
+
+    /// One pass beside which the caller has work of its own; `is_woken` is one more source to be re-checked.
+    pub(crate) fn turn_for(&mut self, is_woken: impl Fn() -> bool) -> io::Result<()> {
+        let timeout = self.time_to_sleep(is_woken);
+        let waited = self.epoll.wait(&mut self.events, timeout);
+        self.home.awake();
+        let events = waited?;
+        let now = sys::clock::monotonic_coarse_ms();
+        local::set_now_ms(now as u32);
+        local::count_here(Count::Passes, 1);
+        local::count_here(Count::Events, events as u64);
+
+        self.dispatch(events);
+        self.read_inbox();
+        self.accept_ready();
+        self.serve_owed();
+        if self.timers.next_deadline().is_some() {
+            self.timers.fire(Instant::now());
+        }
+        self.sweep_if_due(now);
+        run::batch(self.home.config.task_budget);
+        self.read_own_messages();
+
+        self.home.counts.set(Gauge::Open, self.table.len());
+        self.home.counts.set(Gauge::Lingering, self.table.lingering());
+        self.home.counts.set(Gauge::Tasks, local::with_tasks(|tasks| tasks.live()));
+        local::publish_counts(&self.home);
+        Ok(())
+    }
+
+    /// How long epoll may wait; announces the sleep if it may wait at all.
+    fn time_to_sleep(&self, is_woken: impl Fn() -> bool) -> Option<Duration> {
+        if self.is_runnable() {
+            return Some(Duration::ZERO);
+        }
+        self.home.announce_sleep();
+        // Whatever other threads published before they looked at the flag is visible from here on.
+        if self.home.has_messages() || self.home.stage() != self.stage || is_woken() {
+            self.home.awake();
+            return Some(Duration::ZERO);
+        }
+        let tick = self.sweep.time_to_tick(sys::clock::monotonic_coarse_ms(), self.needs_tick());
+        let timer = self.timers.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        match (tick, timer) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Is there work that only this thread can have made?
+    fn is_runnable(&self) -> bool {
+        local::with_tasks(|tasks| tasks.ready_len()) > 0 || local::messages_len() > 0 || !self.owed.is_empty()
+    }
+
+    /// Are there clocks to look after?
+    fn needs_tick(&self) -> bool {
+        self.table.len() > 0 || self.listeners.iter().any(super::accept::Listener::is_paused)
+    }
+
+    /// Runs until the reactor is asked to abort, or a drain has nothing left to wait for. An error is a fault: epoll
+    /// failed, or a listener did and accepting can never go on.
+    pub(crate) fn run_to_end(&mut self) -> io::Result<()> {
+        loop {
+            self.follow_stage();
+            if self.stage >= Stage::Aborting {
+                return Ok(());
+            }
+            self.turn()?;
+            if let Some(fault) = self.fault.take() {
+                return Err(fault);
+            }
+        }
+    }
+}

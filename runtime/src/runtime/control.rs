@@ -1,0 +1,95 @@
+//! Who still runs, what was cut, and who waits for the end.
+//!
+//! State: one record a runtime, behind a mutex. Who touches it: reactor threads as they end, anybody who waits.
+//! Thread class: any thread. Laws: 10 (wakers are woken after unlock), 12.
+
+use crate::reactor::Ended;
+use crate::sync::lock;
+use std::io;
+use std::sync::{Condvar, Mutex};
+use std::task::Waker;
+use std::time::Instant;
+
+#[derive(Default)]
+struct State {
+    running: usize,
+    cut: usize,
+    fault: Option<io::Error>,
+    waiters: Vec<Waker>,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Control {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+impl Control {
+    pub(crate) fn new(reactors: usize) -> Self {
+        let control = Self::default();
+        lock(&control.state).running = reactors;
+        control
+    }
+
+    /// A reactor has ended.
+    pub(crate) fn reactor_ended(&self, ended: Ended, fault: Option<io::Error>) {
+        let mut state = lock(&self.state);
+        state.running -= 1;
+        state.cut += ended.cut;
+        if state.fault.is_none() {
+            state.fault = fault;
+        }
+        // The first fault ends the wait as well: whoever waits decides what becomes of the others.
+        let waiters = std::mem::take(&mut state.waiters);
+        drop(state);
+        self.ended.notify_all();
+        for waiter in waiters {
+            waiter.wake();
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.state).running == 0
+    }
+
+    pub(crate) fn has_fault(&self) -> bool {
+        lock(&self.state).fault.is_some()
+    }
+
+    pub(crate) fn take_fault(&self) -> Option<io::Error> {
+        lock(&self.state).fault.take()
+    }
+
+    pub(crate) fn cut(&self) -> usize {
+        lock(&self.state).cut
+    }
+
+    /// Waits until every reactor has ended, or `deadline`. True: they have.
+    pub(crate) fn wait_until(&self, deadline: Option<Instant>) -> bool {
+        let mut state = lock(&self.state);
+        while state.running > 0 {
+            state = match deadline {
+                None => self.ended.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    self.ended.wait_timeout(state, left).unwrap_or_else(std::sync::PoisonError::into_inner).0
+                }
+            };
+        }
+        true
+    }
+
+    /// Is everything over? If not, `waker` is woken when another reactor ends.
+    pub(crate) fn poll_over(&self, waker: &Waker) -> bool {
+        let waker = waker.clone();
+        let mut state = lock(&self.state);
+        if state.running > 0 {
+            state.waiters.push(waker);
+        }
+        state.running == 0
+    }
+}

@@ -1,0 +1,171 @@
+//! The start: bind, spawn a thread per reactor, wait until each has started, or undo everything.
+//!
+//! State: none. Thread class: any thread. Laws: 4 (all bound and listening before any accepts), 10 (hooks), 12.
+
+use crate::exec::handle::ReactorHandle;
+use crate::exec::home::{Home, Stage};
+use crate::exec::run;
+use crate::reactor::Reactor;
+use crate::reactor::accept::Listener;
+use crate::runtime::builder::Builder;
+use crate::runtime::control::Control;
+use crate::runtime::listen::Bound;
+use crate::runtime::running::Runtime;
+use crate::sys;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+type StartHook = Arc<dyn Fn(&ReactorHandle) -> Result<(), String> + Send + Sync>;
+type StopHook = Arc<dyn Fn(&ReactorHandle) + Send + Sync>;
+type FaultHook = Arc<dyn Fn(&ReactorHandle, &io::Error) + Send + Sync>;
+
+/// User code around a reactor's life.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks {
+    pub(crate) start: Vec<StartHook>,
+    pub(crate) stop: Vec<StopHook>,
+    pub(crate) fault: Vec<FaultHook>,
+}
+
+/// Everything a reactor thread needs.
+struct Plan {
+    home: Arc<Home>,
+    listeners: Vec<Bound>,
+    hooks: Hooks,
+    core: Option<usize>,
+    control: Arc<Control>,
+}
+
+/// Starts what the builder says.
+pub(crate) fn launch(builder: Builder) -> io::Result<Runtime> {
+    let reactors = count(&builder)?;
+    builder.config.validate()?;
+    // Many connections need many descriptors; the hard limit stays the administrator's.
+    let _ = sys::limits::raise_descriptor_limit();
+    let mut per_reactor: Vec<Vec<Bound>> = (0..reactors).map(|_| Vec::new()).collect();
+    let mut addrs = Vec::new();
+    for spec in builder.listeners {
+        let (addr, bound) = spec.bind(reactors)?;
+        addrs.push(addr);
+        for (mine, one) in per_reactor.iter_mut().zip(bound) {
+            mine.push(one);
+        }
+    }
+    let homes = (0..reactors)
+        .map(|index| Home::new(index, builder.config.clone()).map(Arc::new))
+        .collect::<io::Result<Vec<_>>>()?;
+    let control = Arc::new(Control::new(reactors));
+    let mut runtime = Runtime::new(homes.clone(), addrs, control.clone());
+    let (started, starts) = channel();
+    for (home, listeners) in homes.into_iter().zip(per_reactor) {
+        let core = builder.pin.as_ref().map(|cores| cores[home.index % cores.len()]);
+        let plan = Plan { home, listeners, hooks: builder.hooks.clone(), core, control: control.clone() };
+        runtime.adopt(spawn(plan, started.clone())?);
+    }
+    drop(started);
+    // On an error the runtime is dropped here, which stops and joins those that did start.
+    await_starts(&starts, reactors)?;
+    Ok(runtime)
+}
+
+fn count(builder: &Builder) -> io::Result<usize> {
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+    if builder.pin.as_ref().is_some_and(Vec::is_empty) {
+        return Err(invalid("pin() was given no CPU; leave it out to let the scheduler decide".into()));
+    }
+    match builder.reactors {
+        Some(0) => Err(invalid("reactors(0): a runtime needs at least one reactor".into())),
+        Some(n) if n > 65_536 => Err(invalid(format!("reactors({n}): at most 65536"))),
+        Some(n) => Ok(n),
+        None => Ok(sys::affinity::allowed_cpus()?.len().max(1)),
+    }
+}
+
+fn spawn(plan: Plan, started: Sender<io::Result<()>>) -> io::Result<thread::JoinHandle<()>> {
+    let name = format!("epoxide-{}", plan.home.index);
+    let control = plan.control.clone();
+    let spawned = thread::Builder::new().name(name).spawn(move || reactor_thread(plan, &started));
+    if spawned.is_err() {
+        control.reactor_ended(crate::reactor::Ended::default(), None);
+    }
+    spawned
+}
+
+fn await_starts(starts: &Receiver<io::Result<()>>, reactors: usize) -> io::Result<()> {
+    for _ in 0..reactors {
+        // A thread that dies without a word drops its sender.
+        starts.recv().unwrap_or_else(|_| Err(io::Error::other("a reactor thread died while it started")))?;
+    }
+    Ok(())
+}
+
+/// A reactor's life.
+fn reactor_thread(plan: Plan, started: &Sender<io::Result<()>>) {
+    let Plan { home, listeners, hooks, core, control } = plan;
+    let handle = ReactorHandle { home: home.clone() };
+    let mut ended = crate::reactor::Ended::default();
+    let mut fault = None;
+    match start(home.clone(), listeners, &hooks, core) {
+        Err(error) => {
+            // Nobody runs this reactor any more: what is handed to it settles.
+            home.close_gate();
+            home.request(Stage::Stopped);
+            let _ = started.send(Err(error));
+        }
+        Ok(mut reactor) => {
+            let _ = started.send(Ok(()));
+            let result = reactor.run_to_end();
+            ended = reactor.teardown();
+            fault = result.err();
+            if let Some(error) = &fault {
+                eprintln!("epoxide: reactor {} ended by a fault: {error}", home.index);
+                for hook in &hooks.fault {
+                    run::caught(|| hook(&handle, error));
+                }
+            }
+            for hook in &hooks.stop {
+                run::caught(|| hook(&handle));
+            }
+        }
+    }
+    control.reactor_ended(ended, fault);
+}
+
+/// Set-up on the reactor's own thread.
+fn start(home: Arc<Home>, listeners: Vec<Bound>, hooks: &Hooks, core: Option<usize>) -> io::Result<Reactor> {
+    if let Some(core) = core {
+        sys::affinity::pin_current(&[core])
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot pin to CPU {core}: {error}")))?;
+    }
+    let handle = ReactorHandle { home: home.clone() };
+    let mut reactor = Reactor::new(home)?;
+    let result = run_start_hooks(hooks, &handle).and_then(|()| add_listeners(&mut reactor, listeners, &handle));
+    match result {
+        Ok(()) => Ok(reactor),
+        Err(error) => {
+            reactor.teardown();
+            Err(error)
+        }
+    }
+}
+
+pub(super) fn run_start_hooks(hooks: &Hooks, handle: &ReactorHandle) -> io::Result<()> {
+    for hook in &hooks.start {
+        let mut outcome = Err("an on_start hook panicked".to_string());
+        run::caught(|| outcome = hook(handle));
+        outcome.map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+pub(super) fn add_listeners(reactor: &mut Reactor, listeners: Vec<Bound>, handle: &ReactorHandle) -> io::Result<()> {
+    for Bound { fd, id, shared, make } in listeners {
+        let mut handler = None;
+        run::caught(|| handler = Some(make(handle)));
+        let handler = handler.ok_or_else(|| io::Error::other(format!("building the handler of listener {} panicked", id.0)))?;
+        reactor.add_listener(Listener::new(fd, id, shared, handler))?;
+    }
+    Ok(())
+}

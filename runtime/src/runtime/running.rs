@@ -1,0 +1,195 @@
+//! The running runtime: addresses, handles, counters, shutdown.
+//!
+//! State: the homes, the threads, the control record. Thread class: any thread. Laws: 12, section "drain".
+
+use crate::exec::handle::ReactorHandle;
+use crate::exec::home::{Home, Stage};
+use crate::exec::local;
+use crate::runtime::builder::Builder;
+use crate::runtime::control::Control;
+use crate::runtime::single;
+use crate::stats::Stats;
+use crate::sys;
+use crate::time;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What a shutdown did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Connections that were cut: still busy at the deadline, or still sending.
+    pub cut: usize,
+    /// Everything that was in progress finished within the grace.
+    pub graceful: bool,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Reactors that run. Dropping it stops them and joins their threads.
+pub struct Runtime {
+    homes: Vec<Arc<Home>>,
+    addrs: Vec<SocketAddr>,
+    threads: Vec<JoinHandle<()>>,
+    control: Arc<Control>,
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("reactors", &self.homes.len()).field("addrs", &self.addrs).finish_non_exhaustive()
+    }
+}
+
+impl Runtime {
+    /// A builder with default settings.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    pub(super) fn new(homes: Vec<Arc<Home>>, addrs: Vec<SocketAddr>, control: Arc<Control>) -> Self {
+        Self { homes, addrs, threads: Vec::new(), control }
+    }
+
+    pub(super) fn adopt(&mut self, thread: JoinHandle<()>) {
+        self.threads.push(thread);
+    }
+
+    /// The addresses that are listened on, in the order of the `listen*` calls, ports filled in.
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.addrs.clone()
+    }
+
+    /// The handle of the first reactor.
+    pub fn handle(&self) -> ReactorHandle {
+        ReactorHandle { home: self.homes[0].clone() }
+    }
+
+    /// The handles of all reactors, by index.
+    pub fn handles(&self) -> Vec<ReactorHandle> {
+        self.homes.iter().map(|home| ReactorHandle { home: home.clone() }).collect()
+    }
+
+    /// The counters of all reactors, summed.
+    pub fn stats(&self) -> Stats {
+        let mut all = Stats::default();
+        for home in &self.homes {
+            all.merge(&home.counts.snapshot());
+        }
+        all
+    }
+
+    /// Runs a future on the calling thread while the reactors run on theirs.
+    ///
+    /// # Panics
+    /// On a reactor thread, which must not block.
+    #[track_caller]
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        single::park_on(future)
+    }
+
+    /// Drains: listeners close once their queues are served, idle connections end, busy ones may finish. After `grace`
+    /// the rest is reset and counted. Also from a task of this runtime; calls may overlap, the earliest deadline wins.
+    ///
+    /// Cancel safety: the drain goes on without its deadline when the future is dropped.
+    pub fn shutdown(&self, grace: Duration) -> impl Future<Output = ShutdownReport> + Send + 'static {
+        let (homes, control) = (self.homes.clone(), self.control.clone());
+        let begun = Instant::now();
+        for home in &homes {
+            home.request(Stage::Draining);
+        }
+        async move {
+            let over = std::future::poll_fn(|cx| if control.poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending });
+            let mut over = pin!(over);
+            if time::timeout(grace, over.as_mut()).await.is_err() {
+                for home in &homes {
+                    home.request(Stage::Aborting);
+                }
+                over.await;
+            }
+            report(&control, begun)
+        }
+    }
+
+    /// The same, blocking the calling thread.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Deadlock`] on a reactor thread, which would wait for itself: use [`shutdown`](Self::shutdown).
+    pub fn shutdown_blocking(&self, grace: Duration) -> io::Result<ShutdownReport> {
+        if local::is_reactor_thread() {
+            return Err(io::Error::new(
+                io::ErrorKind::Deadlock,
+                "shutdown_blocking was called on a reactor thread, which it would wait for: use shutdown().await",
+            ));
+        }
+        let begun = Instant::now();
+        self.request(Stage::Draining);
+        if !self.control.wait_until(begun.checked_add(grace)) {
+            self.request(Stage::Aborting);
+            self.control.wait_until(None);
+        }
+        Ok(report(&self.control, begun))
+    }
+
+    fn request(&self, stage: Stage) {
+        for home in &self.homes {
+            home.request(stage);
+        }
+    }
+
+    /// Waits for SIGINT or SIGTERM, then drains within `grace`. A second signal aborts what is left.
+    ///
+    /// # Errors
+    /// The fault of a reactor that ended without being asked to; the others are drained all the same.
+    pub fn run(self, grace: Duration) -> io::Result<ShutdownReport> {
+        let signals = sys::signal::watch_termination()?;
+        // A reactor that dies is noticed within a second; signals at once.
+        while signals.wait(Some(Duration::from_secs(1)))?.is_none() {
+            if self.control.has_fault() || self.control.is_over() {
+                break;
+            }
+        }
+        let begun = Instant::now();
+        self.request(Stage::Draining);
+        let deadline = begun.checked_add(grace);
+        while !self.control.is_over() {
+            let step = Duration::from_millis(20);
+            let passed = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if passed || signals.try_next()?.is_some() {
+                self.request(Stage::Aborting);
+                self.control.wait_until(None);
+                break;
+            }
+            self.control.wait_until(Instant::now().checked_add(step));
+        }
+        match self.control.take_fault() {
+            Some(fault) => Err(fault),
+            None => Ok(report(&self.control, begun)),
+        }
+    }
+}
+
+fn report(control: &Control, begun: Instant) -> ShutdownReport {
+    let cut = control.cut();
+    ShutdownReport { cut, graceful: cut == 0, took: begun.elapsed() }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.request(Stage::Aborting);
+        if local::is_reactor_thread() {
+            // Inside one of its own tasks, perhaps: the threads end by themselves.
+            return;
+        }
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so; its end is all that is waited for.
+            let _ = thread.join();
+        }
+    }
+}

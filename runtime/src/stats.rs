@@ -1,0 +1,182 @@
+//! Counters: what a reactor did, as one snapshot.
+//!
+//! Job: one list of counters, their storage and the public [`Stats`]. State: a plain counter set a thread (reactor
+//! only, no atomics on the hot path) that is published at the end of every pass, and an atomic set a reactor that
+//! foreign threads add to. Thread class: any thread reads a snapshot. Law 16 (everything is counted).
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $variant:ident $field:ident,)+) => {
+        /// Names a counter.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum Count { $($variant,)+ }
+
+        const COUNTERS: usize = [$(stringify!($variant),)+].len();
+
+        /// A snapshot of the counters of one reactor, or of all of a runtime (summed).
+        ///
+        /// A busy reactor publishes its own counters once per pass, so a snapshot may lag behind by one pass.
+        /// `Display` prints one `name value` pair a line.
+        #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[doc = $doc])+ pub $field: u64,)+
+            /// Connections of this reactor that exist now, those that linger included (a gauge).
+            pub open: u64,
+            /// Connections that their handlers let go of and that wait for the peer's FIN (a gauge).
+            pub lingering: u64,
+            /// Tasks that exist now (a gauge).
+            pub tasks: u64,
+            /// Receive buffers of the whole process that somebody holds now (a gauge, the same for every reactor).
+            pub buffers_outstanding: u64,
+            /// Receive buffers of the whole process that exist now, held or pooled (a gauge).
+            pub buffers_allocated: u64,
+        }
+
+        impl Stats {
+            fn from_counters(read: impl Fn(Count) -> u64) -> Self {
+                Self { $($field: read(Count::$variant),)+ ..Self::default() }
+            }
+
+            /// Adds another reactor's snapshot. The process-wide buffer gauges are not added up.
+            pub(crate) fn merge(&mut self, other: &Self) {
+                $(self.$field += other.$field;)+
+                self.open += other.open;
+                self.lingering += other.lingering;
+                self.tasks += other.tasks;
+                self.buffers_outstanding = self.buffers_outstanding.max(other.buffers_outstanding);
+                self.buffers_allocated = self.buffers_allocated.max(other.buffers_allocated);
+            }
+        }
+
+        impl fmt::Display for Stats {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $(writeln!(f, "{} {}", stringify!($field), self.$field)?;)+
+                writeln!(f, "open {}", self.open)?;
+                writeln!(f, "lingering {}", self.lingering)?;
+                writeln!(f, "tasks {}", self.tasks)?;
+                writeln!(f, "buffers_outstanding {}", self.buffers_outstanding)?;
+                write!(f, "buffers_allocated {}", self.buffers_allocated)
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections accepted by listeners.
+    Accepted accepted,
+    /// Connections closed: their descriptor's table slot was freed.
+    Closed closed,
+    /// Calls of `recv(2)` made for readers, on any thread.
+    Reads reads,
+    /// Those that found nothing (`EAGAIN`).
+    Eagain eagain,
+    /// Calls of `send(2)` and `sendmsg(2)`, on any thread.
+    Sends sends,
+    /// Those that the socket refused (`EAGAIN`).
+    SendEagain send_eagain,
+    /// Reads that parked.
+    Parks parks,
+    /// Flushes that were left to the reactor: refused by the socket or out of budget.
+    FlushParks flush_parks,
+    /// Calls of `recv(2)` that discarded input after the handler let go.
+    Discards discards,
+    /// Wakes of a task from its own reactor's thread.
+    WakesLocal wakes_local,
+    /// Wakes of a task from another thread.
+    WakesRemote wakes_remote,
+    /// Writes of the eventfd: the reactor slept.
+    EventfdWrites eventfd_writes,
+    /// Messages from other threads that needed no eventfd write: the reactor was awake.
+    EventfdWritesSaved eventfd_writes_saved,
+    /// Passes of the loop (calls of `epoll_wait(2)`).
+    Passes passes,
+    /// Events that epoll reported.
+    Events events,
+    /// Tasks spawned.
+    TasksSpawned tasks_spawned,
+    /// Polls of tasks.
+    TaskPolls task_polls,
+    /// Panics of user code that were caught.
+    Panics panics,
+    /// Handlers whose future returned an error.
+    HandlerErrors handler_errors,
+    /// Connections that a clock closed (read, send, deadline).
+    Timeouts timeouts,
+    /// Calls of `accept4(2)` that failed for want of descriptors or memory.
+    AcceptStarved accept_starved,
+    /// Posts refused because `max_posts` of them waited.
+    PostsRefused posts_refused,
+    /// Stagings refused because `max_staged` bytes waited.
+    StagedRefused staged_refused,
+}
+
+/// A reactor thread's own counters: plain cells, published once per pass.
+#[derive(Debug)]
+pub(crate) struct LocalCounts([Cell<u64>; COUNTERS]);
+
+impl LocalCounts {
+    pub(crate) const fn new() -> Self {
+        Self([const { Cell::new(0) }; COUNTERS])
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, count: Count, n: u64) {
+        let cell = &self.0[count as usize];
+        cell.set(cell.get().wrapping_add(n));
+    }
+
+    /// Moves what has gathered into the shared set.
+    pub(crate) fn publish(&self, shared: &SharedCounts) {
+        for (cell, total) in self.0.iter().zip(&shared.0) {
+            let n = cell.take();
+            if n != 0 {
+                total.fetch_add(n, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A reactor's counters as other threads see them, and its gauges.
+#[derive(Debug)]
+pub(crate) struct SharedCounts([AtomicU64; COUNTERS], [AtomicU64; 3]);
+
+/// A value that goes up and down, set by the reactor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Gauge {
+    Open,
+    Lingering,
+    Tasks,
+}
+
+impl SharedCounts {
+    pub(crate) fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; COUNTERS], [const { AtomicU64::new(0) }; 3])
+    }
+
+    pub(crate) fn add(&self, count: Count, n: u64) {
+        self.0[count as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set(&self, gauge: Gauge, value: usize) {
+        self.1[gauge as usize].store(value as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn gauge(&self, gauge: Gauge) -> usize {
+        self.1[gauge as usize].load(Ordering::Relaxed) as usize
+    }
+
+    pub(crate) fn snapshot(&self) -> Stats {
+        let pools = crate::buf::BufPool::stats_all();
+        Stats {
+            open: self.gauge(Gauge::Open) as u64,
+            lingering: self.gauge(Gauge::Lingering) as u64,
+            tasks: self.gauge(Gauge::Tasks) as u64,
+            buffers_outstanding: pools.outstanding as u64,
+            buffers_allocated: pools.allocated as u64,
+            ..Stats::from_counters(|count| self.0[count as usize].load(Ordering::Relaxed))
+        }
+    }
+}

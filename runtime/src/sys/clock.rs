@@ -1,0 +1,43 @@
+//! The coarse clock of a pass, and the one sleep that a reactor may make.
+//!
+//! Job: CLOCK_MONOTONIC_COARSE in milliseconds; a short sleep. State owned: none. Thread class: any thread.
+//! Laws kept: 7 (the sleep before `epoll_wait`). Timers do not use the coarse clock: it lags by up to a
+//! kernel tick (4 ms is common), which would fire them early.
+
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Milliseconds of CLOCK_MONOTONIC_COARSE, rounded down: for the sweep only. Read from the vDSO.
+pub(crate) fn monotonic_coarse_ms() -> u64 {
+    // The clock exists since Linux 2.6.32, so the fallback is not taken.
+    clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map_or(0, |now| {
+        now.tv_sec() as u64 * 1000 + now.tv_nsec() as u64 / 1_000_000
+    })
+}
+
+/// Sleeps at least `pause`: clock_nanosleep(2), gone on with after a signal.
+pub(crate) fn nanosleep(pause: Duration) {
+    // std repeats the call on EINTR with what is left.
+    // sleep: this is the door of the reactor's one short sleep (law 7).
+    std::thread::sleep(pause);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn the_coarse_clock_follows_the_fine_one() {
+        let (coarse, fine) = (monotonic_coarse_ms(), Instant::now());
+        assert!(coarse > 0);
+        nanosleep(Duration::from_millis(20));
+        let (coarse, fine) = (monotonic_coarse_ms() - coarse, fine.elapsed());
+        assert!(fine >= Duration::from_millis(20));
+        // A tick is at most 10 ms (HZ=100) and each reading may lag by one.
+        assert!(coarse >= 8, "{coarse}");
+        assert!(coarse <= fine.as_millis() as u64 + 12, "{coarse} {fine:?}");
+    }
+}

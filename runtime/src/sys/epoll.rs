@@ -1,0 +1,196 @@
+//! epoll(7): one instance per reactor.
+//!
+//! Job: create, add, delete, wait. There is no MOD: a connection is registered once (law 4).
+//! State owned: the epoll descriptor; [`Events`] owns the array that `epoll_wait` fills.
+//! Thread class: any thread may add and delete; only the reactor waits.
+//! Laws kept: 4 (event data is the caller's u64, never an fd), 5 (CLOEXEC).
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll as NixEpoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+/// Readable.
+pub(crate) const IN: u32 = libc::EPOLLIN as u32;
+/// Writable.
+pub(crate) const OUT: u32 = libc::EPOLLOUT as u32;
+/// The peer's FIN (or our own `shutdown(SHUT_RD)`).
+pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+/// Both directions have ended.
+pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
+/// An error is stored on the socket.
+pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
+/// Out-of-band data.
+pub(crate) const PRI: u32 = libc::EPOLLPRI as u32;
+/// Edge-triggered.
+pub(crate) const ET: u32 = libc::EPOLLET as u32;
+/// Of several epolls that watch one listener, wake one (or a few), not all.
+pub(crate) const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+/// The one registration of a connection (law 4).
+pub(crate) const CONN_INTEREST: u32 = IN | OUT | RDHUP | PRI | ET;
+/// After one of these a short recv no longer means "drained" (law 2).
+pub(crate) const ENDING: u32 = RDHUP | HUP | ERR | PRI;
+
+/// The most events one wait may ask for: epoll_wait(2) refuses more than INT_MAX bytes of them.
+pub(crate) const MAX_EVENTS: usize = i32::MAX as usize / size_of::<libc::epoll_event>();
+
+/// One event: what happened and to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// `IN`, `OUT` and so on.
+    pub(crate) flags: u32,
+    /// The data given to [`Epoll::add`].
+    pub(crate) data: u64,
+}
+
+/// Room for the events of one wait.
+pub(crate) struct Events {
+    list: Box<[EpollEvent]>,
+}
+
+impl Events {
+    /// Room for `n` events, clamped to `1..=MAX_EVENTS`.
+    pub(crate) fn with_capacity(n: usize) -> Self {
+        let n = n.clamp(1, MAX_EVENTS);
+        Self {
+            list: vec![EpollEvent::empty(); n].into_boxed_slice(),
+        }
+    }
+
+    /// Event number `i` of the last wait; past what it returned, stale or empty events.
+    ///
+    /// # Panics
+    /// When `i` is not below the capacity.
+    #[inline]
+    pub(crate) fn get(&self, i: usize) -> Event {
+        let event = &self.list[i];
+        Event {
+            flags: event.events().bits() as u32,
+            data: event.data(),
+        }
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events")
+            .field("capacity", &self.list.len())
+            .finish()
+    }
+}
+
+/// An epoll instance.
+#[derive(Debug)]
+pub(crate) struct Epoll {
+    inner: NixEpoll,
+}
+
+impl Epoll {
+    /// epoll_create1(2), CLOEXEC.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            inner: NixEpoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+        })
+    }
+
+    /// Registers `fd`. A descriptor that is ready already is reported by the next wait.
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, interest: u32, data: u64) -> io::Result<()> {
+        let flags = EpollFlags::from_bits_retain(interest as i32);
+        Ok(self.inner.add(fd, EpollEvent::new(flags, data))?)
+    }
+
+    /// Deregisters `fd`. Events that a wait has already returned are not taken back.
+    pub(crate) fn delete(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.inner.delete(fd)?)
+    }
+
+    /// Waits for events and returns how many came. `None` waits for ever, zero only looks; the
+    /// timeout is rounded up to milliseconds. A signal ends the wait with `Ok(0)`.
+    pub(crate) fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
+        // -1 and up are all legal, so the fallback is never taken; it would only look.
+        let timeout =
+            EpollTimeout::try_from(super::timeout_ms(timeout)).unwrap_or(EpollTimeout::ZERO);
+        match self.inner.wait(&mut events.list, timeout) {
+            Ok(n) => Ok(n),
+            Err(Errno::EINTR) => Ok(0),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use super::*;
+
+    const NOW: Option<Duration> = Some(Duration::ZERO);
+
+    #[test]
+    fn a_ready_descriptor_is_reported_once_at_add_with_its_data() {
+        let epoll = Epoll::new().unwrap();
+        let mut events = Events::with_capacity(4);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"x").unwrap();
+        let data = u64::MAX - 7;
+        epoll.add(ours.as_fd(), CONN_INTEREST, data).unwrap();
+        assert_eq!(epoll.wait(&mut events, NOW).unwrap(), 1);
+        let event = events.get(0);
+        assert_eq!(event.data, data);
+        assert_eq!(event.flags, IN | OUT);
+        // Edge-triggered: nothing new, nothing reported.
+        assert_eq!(epoll.wait(&mut events, NOW).unwrap(), 0);
+        drop(theirs);
+        assert_eq!(epoll.wait(&mut events, NOW).unwrap(), 1);
+        assert_ne!(events.get(0).flags & ENDING, 0);
+        epoll.delete(ours.as_fd()).unwrap();
+        let again = epoll.delete(ours.as_fd()).unwrap_err();
+        assert_eq!(again.raw_os_error(), Some(libc::ENOENT));
+    }
+
+    #[test]
+    fn a_descriptor_is_registered_once() {
+        let epoll = Epoll::new().unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        epoll.add(ours.as_fd(), CONN_INTEREST, 1).unwrap();
+        let error = epoll.add(ours.as_fd(), CONN_INTEREST, 2).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+    }
+
+    #[test]
+    fn a_wait_never_ends_early() {
+        let epoll = Epoll::new().unwrap();
+        let mut events = Events::with_capacity(1);
+        let start = Instant::now();
+        let timeout = Duration::from_micros(2_300);
+        assert_eq!(epoll.wait(&mut events, Some(timeout)).unwrap(), 0);
+        assert!(start.elapsed() >= timeout);
+    }
+
+    #[test]
+    fn capacities_are_clamped() {
+        assert_eq!(Events::with_capacity(0).list.len(), 1);
+        assert_eq!(Events::with_capacity(3).list.len(), 3);
+        assert_eq!(Events::with_capacity(3).get(2), Event { flags: 0, data: 0 });
+    }
+
+    #[test]
+    fn the_instance_is_not_inherited() {
+        use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+        let epoll = Epoll::new().unwrap();
+        let flags = fcntl(epoll.as_fd(), FcntlArg::F_GETFD).unwrap();
+        assert!(FdFlag::from_bits_retain(flags).contains(FdFlag::FD_CLOEXEC));
+    }
+}

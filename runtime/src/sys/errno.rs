@@ -1,0 +1,10 @@
+//! The errnos that the crate sorts by, by name: so that libc is named in this room only.
+//!
+//! State owned: none. Thread class: pure.
+
+pub(crate) use libc::{
+    EAGAIN, ECONNABORTED, ECONNRESET, EHOSTDOWN, EHOSTUNREACH, EMFILE, ENETDOWN, ENETUNREACH, ENFILE, ENOBUFS, ENOMEM,
+    ENONET, ENOPROTOOPT, EPERM, EPIPE, EPROTO, ETIMEDOUT,
+};
+#[cfg(test)]
+pub(crate) use libc::{EBADF, EINVAL, ENOTSOCK, EOPNOTSUPP};

@@ -1,0 +1,25 @@
+//! Sockets: making, accepting, connecting, ending, asking and configuring them.
+//!
+//! Job: the front of the room; each file below holds one part of it.
+//! State owned: none. Thread class: any thread.
+//! Laws kept: 4 (listeners and the probe), 5 (CLOEXEC from birth, owned before configured, reset).
+
+mod calls;
+mod connect;
+mod end;
+mod facts;
+mod listen;
+mod options;
+
+pub(crate) use self::connect::connect_start;
+pub(crate) use self::end::{reset, shutdown_both, shutdown_read, shutdown_write};
+pub(crate) use self::facts::{
+    CLOSE, CLOSE_WAIT, ESTABLISHED, is_tcp, local_addr, peer_addr, set_nonblocking, take_error,
+    tcp_state, unsent,
+};
+pub(crate) use self::listen::{accept, probe_exclusive, tcp_listener};
+pub(crate) use self::options::{
+    keepalive, linger, nodelay, quickack, recv_buffer_size, send_buffer_size, set_keepalive,
+    set_linger, set_nodelay, set_quickack, set_recv_buffer_size, set_send_buffer_size,
+    set_tcp_user_timeout, tcp_user_timeout,
+};

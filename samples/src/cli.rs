@@ -1,0 +1,49 @@
+//! The command line that every server sample takes.
+//!
+//! State: none. Thread class: pure.
+
+use clap::Args;
+use std::net::SocketAddr;
+
+/// Options common to the server samples; each has an environment variable too.
+#[derive(Args, Clone, Debug)]
+pub struct ServerArgs {
+    /// Address to listen on; a bare HOST:PORT works as well.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub addr: String,
+    /// Port, when --addr names none.
+    #[arg(long, env = "PLAYGROUND_PORT", default_value_t = 8080)]
+    pub port: u16,
+    /// Reactors, one thread each; 0 is one per CPU.
+    #[arg(long, env = "PLAYGROUND_REACTORS", default_value_t = 0)]
+    pub reactors: usize,
+}
+
+impl ServerArgs {
+    /// Where to listen, as text.
+    pub fn target(&self) -> String {
+        if self.addr.parse::<SocketAddr>().is_ok() || self.addr.contains(':') && !self.addr.contains("::") {
+            self.addr.clone()
+        } else if self.addr.contains(':') {
+            format!("[{}]:{}", self.addr.trim_matches(['[', ']']), self.port)
+        } else {
+            format!("{}:{}", self.addr, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ServerArgs;
+
+    #[test]
+    fn the_target_takes_a_host_with_and_without_a_port() {
+        let target = |addr: &str| ServerArgs { addr: addr.into(), port: 81, reactors: 0 }.target();
+        assert_eq!(target("127.0.0.1"), "127.0.0.1:81");
+        assert_eq!(target("127.0.0.1:9"), "127.0.0.1:9");
+        assert_eq!(target("localhost:9"), "localhost:9");
+        assert_eq!(target("::"), "[::]:81");
+        assert_eq!(target("[::1]"), "[::1]:81");
+        assert_eq!(target("[::1]:9"), "[::1]:9");
+    }
+}

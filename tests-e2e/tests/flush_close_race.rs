@@ -1,0 +1,205 @@
+//! A flush that is being parked against a close from another thread: whoever comes first, the
+//! flush completes. A wake-up lost here is a handler that hangs for ever.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use epoxide::Connection;
+use epoxide_tests_e2e::{
+    Case, Parker, Peer, Rng, Server, block_within, loopback, pattern, poll_once, rounds, stage,
+};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
+
+const HANG: Duration = Duration::from_secs(5);
+
+/// A server whose handlers hand their connection to the test.
+fn handing_over(case: &Case) -> (Server, Receiver<Connection>) {
+    let (connections, accepted) = channel();
+    let server = Server::start(case, |b| {
+        b.listen(loopback(), move |connection: Connection| {
+            let connections = connections.clone();
+            async move {
+                let _ = connections.send(connection);
+            }
+        });
+    });
+    (server, accepted)
+}
+
+/// Fills the socket below the connection, so that its next flush meets EAGAIN at once.
+fn fill(connection: &Connection) {
+    let fd = connection.as_fd();
+    setsockopt(&fd, sockopt::SndBuf, &4096).unwrap();
+    let piece = [b'f'; 2048];
+    loop {
+        match send(fd.as_raw_fd(), &piece, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
+            Ok(_) => {}
+            Err(Errno::EAGAIN) => return,
+            Err(e) => panic!("the socket does not fill: {e}"),
+        }
+    }
+}
+
+/// CORE-14, translated to the public surface. Vacuity: both orders really happened, close before
+/// the flush looked and close while or after it was arming.
+#[test]
+fn a_reset_while_a_flush_parks_always_completes_the_flush() {
+    let case = Case::start_rounds();
+    let (server, accepted) = handing_over(&case);
+    let (mut refused, mut woken) = (0, 0);
+    let mut rng = Rng::new(14);
+    let turn = Arc::new(AtomicUsize::new(0));
+    let (handles, closers) = channel::<epoxide::CloseHandle>();
+    // The closer says that it has its handle, or the flush would always be first.
+    let ready = Arc::new(AtomicUsize::new(0));
+    let (closer_turn, closer_ready) = (Arc::clone(&turn), Arc::clone(&ready));
+    let closer = std::thread::spawn(move || {
+        let mut rng = Rng::new(41);
+        for (round, handle) in closers.iter().enumerate() {
+            closer_ready.store(round + 1, Ordering::Release);
+            while closer_turn.load(Ordering::Acquire) <= round {
+                std::hint::spin_loop();
+            }
+            rng.skew(400);
+            handle.reset();
+        }
+    });
+    let parker = Parker::new();
+    for round in 0..rounds() {
+        let _peer = Peer::connect_stalling(server.addr());
+        let mut connection = accepted.recv_timeout(HANG).expect("handed over");
+        fill(&connection);
+        stage(&mut connection, b"the byte that waits").unwrap();
+        handles.send(connection.close_handle()).unwrap();
+        while ready.load(Ordering::Acquire) <= round {
+            std::hint::spin_loop();
+        }
+        let seen = parker.wakes();
+        let mut flush = pin!(connection.flush());
+        turn.store(round + 1, Ordering::Release);
+        rng.skew(400);
+        let first = poll_once(flush.as_mut(), &parker);
+        let outcome = match first {
+            Poll::Ready(outcome) => {
+                refused += 1;
+                outcome
+            }
+            Poll::Pending => {
+                woken += 1;
+                let mut seen = seen;
+                loop {
+                    let in_time = parker.park_past(seen, Instant::now() + HANG);
+                    assert!(in_time, "round {round}: the flush was never woken");
+                    seen = parker.wakes();
+                    if let Poll::Ready(outcome) = poll_once(flush.as_mut(), &parker) {
+                        break outcome;
+                    }
+                }
+            }
+        };
+        assert!(outcome.is_err(), "round {round}: a flush that was reset claims success");
+    }
+    drop(handles);
+    closer.join().unwrap();
+    println!("close first: {refused}, close while or after arming: {woken}");
+    assert!(refused > 0 && woken > 0, "vacuity: only one order happened ({refused}, {woken})");
+}
+
+/// The same for a parked read: `close` from any thread ends it.
+#[test]
+fn a_close_while_a_read_parks_always_completes_the_read() {
+    let case = Case::start_rounds();
+    let (server, accepted) = handing_over(&case);
+    let mut rng = Rng::new(15);
+    for round in 0..rounds() {
+        let peer = Peer::connect(server.addr());
+        let mut connection = accepted.recv_timeout(HANG).expect("handed over");
+        let handle = connection.close_handle();
+        let reset = round % 2 == 0;
+        let skew = rng.below(3000);
+        let closer = std::thread::spawn(move || {
+            for _ in 0..skew {
+                std::hint::spin_loop();
+            }
+            if reset { handle.reset() } else { handle.close() }
+        });
+        let read = block_within(connection.read(), HANG);
+        let read = read.unwrap_or_else(|| panic!("round {round}: the read was never woken"));
+        assert!(!matches!(read, Ok(Some(_))), "round {round}: bytes out of nowhere");
+        assert_eq!(read.is_err(), reset || read.is_err());
+        closer.join().unwrap();
+        drop((connection, peer));
+    }
+}
+
+/// A second close, and a close after everything has gone, do nothing.
+#[test]
+fn closing_twice_and_too_late_is_harmless() {
+    let case = Case::start();
+    let (server, accepted) = handing_over(&case);
+    let mut handles = Vec::new();
+    for _ in 0..50 {
+        let peer = Peer::connect(server.addr());
+        let connection = accepted.recv_timeout(HANG).unwrap();
+        let handle = connection.close_handle();
+        handle.close();
+        handle.close();
+        drop((connection, peer));
+        handles.push(handle);
+    }
+    assert!(server.wait_quiet());
+    // Descriptor numbers are reused by now: a late close must reach nobody else.
+    let mut peer = Peer::connect(server.addr());
+    let connection = accepted.recv_timeout(HANG).unwrap();
+    for handle in &handles {
+        handle.reset();
+        handle.close();
+    }
+    let mut connection = connection;
+    stage(&mut connection, b"alive").unwrap();
+    assert!(block_within(connection.flush(), HANG).unwrap().is_ok());
+    assert_eq!(peer.read_exactly(5, HANG), Ok(b"alive".to_vec()));
+}
+
+/// A stop settles a read and a flush that other threads wait in; the connection outlives its
+/// reactor harmlessly.
+#[test]
+fn a_stop_settles_reads_and_flushes_of_other_threads() {
+    let case = Case::start();
+    for reading in [true, false] {
+        let (server, accepted) = handing_over(&case);
+        let peer = Peer::connect_stalling(server.addr());
+        let mut connection = accepted.recv_timeout(HANG).unwrap();
+        let (parked, is_parked) = channel();
+        let waiter = std::thread::spawn(move || {
+            let parker = Parker::new();
+            let outcome = if reading {
+                let mut read = pin!(connection.read());
+                let pending = poll_once(read.as_mut(), &parker).is_pending();
+                let _ = parked.send(pending);
+                block_within(read, HANG).map(|r| r.map(|_| ()))
+            } else {
+                stage(&mut connection, &pattern(8 << 20)).unwrap();
+                let mut flush = pin!(connection.flush());
+                let pending = poll_once(flush.as_mut(), &parker).is_pending();
+                let _ = parked.send(pending);
+                block_within(flush, HANG)
+            };
+            // Staging after the stop is no panic, whatever it returns; nor is letting go.
+            let _ = stage(&mut connection, b"late");
+            drop(connection);
+            outcome
+        });
+        assert_eq!(is_parked.recv_timeout(HANG), Ok(true), "vacuity: it never parked");
+        server.stop(Duration::from_millis(200)).unwrap();
+        let outcome = waiter.join().unwrap().expect("a stop leaves it hanging");
+        assert!(outcome.is_err(), "it claims success (a read: {reading})");
+        drop(peer);
+    }
+}
