@@ -135,7 +135,10 @@ pub struct StagedLimit {
 impl fmt::Display for StagedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { asked, staged, limit } = self;
-        write!(f, "staging {asked} bytes behind {staged} would exceed max_staged ({limit} bytes): flush first or raise it")
+        write!(
+            f,
+            "staging {asked} bytes behind {staged} would exceed max_staged ({limit} bytes): flush first or raise it"
+        )
     }
 }
 

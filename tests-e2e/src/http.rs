@@ -77,11 +77,7 @@ impl Http {
     }
 
     /// Exactly `count` responses, or the ones that came and how it ended.
-    pub fn responses(
-        &mut self,
-        count: usize,
-        within: Duration,
-    ) -> Result<Vec<Response>, (Vec<Response>, Ending)> {
+    pub fn responses(&mut self, count: usize, within: Duration) -> Result<Vec<Response>, (Vec<Response>, Ending)> {
         let deadline = Instant::now() + within;
         let mut responses = Vec::new();
         while responses.len() < count {

@@ -8,8 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, connect, send, setsockopt,
-    socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, connect, send, setsockopt, socket, sockopt,
 };
 
 /// How a connection ended, as its peer saw it. A reset is never taken for an end.
@@ -205,8 +204,8 @@ impl Unconnected {
     /// When the kernel refuses a socket.
     pub fn new(addr: SocketAddr, options: PeerOptions) -> Self {
         let family = if addr.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
-            .expect("a client socket can be made");
+        let socket =
+            socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a client socket can be made");
         if let Some(bytes) = options.receive_buffer {
             setsockopt(&socket, sockopt::RcvBuf, &bytes).expect("SO_RCVBUF is settable");
         }

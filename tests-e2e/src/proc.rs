@@ -63,8 +63,7 @@ impl ThreadCpu {
         // The second field is the name in brackets and may hold anything, spaces too; utime and
         // stime are fields 14 and 15 (proc_pid_stat(5)).
         let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let ticks: u64 =
-            fields.split_whitespace().skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
+        let ticks: u64 = fields.split_whitespace().skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
         Ok(ticks as f64 / 100.0)
     }
 

@@ -39,8 +39,7 @@ fn a_server_without_descriptors_backs_off_and_serves_everybody_later() {
         });
     });
     let mut cpu = server.reactor_cpu();
-    let clients: Vec<Unconnected> =
-        (0..24).map(|_| Unconnected::new(server.addr(), PeerOptions::default())).collect();
+    let clients: Vec<Unconnected> = (0..24).map(|_| Unconnected::new(server.addr(), PeerOptions::default())).collect();
 
     let limit = Limit::lower_to_free(6);
     let mut clients: Vec<_> = clients.into_iter().map(|c| c.connect().unwrap()).collect();
@@ -76,8 +75,7 @@ fn a_freed_descriptor_serves_the_next_waiting_client() {
             connection.read().await.map(|_| ())
         });
     });
-    let clients: Vec<Unconnected> =
-        (0..12).map(|_| Unconnected::new(server.addr(), PeerOptions::default())).collect();
+    let clients: Vec<Unconnected> = (0..12).map(|_| Unconnected::new(server.addr(), PeerOptions::default())).collect();
     let limit = Limit::lower_to_free(3);
     let waiting: Vec<_> = clients.into_iter().map(|c| c.connect().unwrap()).collect();
     // Accepted in the order of the queue: each client that leaves makes room for a later one.

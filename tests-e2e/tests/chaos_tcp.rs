@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use epoxide_tests_e2e::{
-    Case, Ending, Http, Peer, Rng, Server, http_reply, loopback, pattern, rounds, serve_requests,
-};
+use epoxide_tests_e2e::{Case, Ending, Http, Peer, Rng, Server, http_reply, loopback, pattern, rounds, serve_requests};
 
 const SOON: Duration = Duration::from_secs(8);
 const QUIET: Duration = Duration::from_millis(800);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use epoxide::{Connection, ReactorConfig};
 use epoxide_tests_e2e::{
-    Case, Ending, Gate, Http, Peer, Server, echo, http_ok, http_reply, loopback, pattern, provoke_panic,
-    read_to_end, serve_requests, stage,
+    Case, Ending, Gate, Http, Peer, Server, echo, http_ok, http_reply, loopback, pattern, provoke_panic, read_to_end,
+    serve_requests, stage,
 };
 
 const SOON: Duration = Duration::from_secs(4);
@@ -150,9 +150,7 @@ fn a_handler_sees_which_listener_accepted() {
     let handler = |connection: Connection| {
         let port = connection.local_addr().map(|a| a.to_string()).unwrap_or_default();
         let listener = format!("{:?}", connection.listener());
-        serve_requests(connection, 4096, move |_| {
-            http_reply(200, format!("{port} {listener}").as_bytes())
-        })
+        serve_requests(connection, 4096, move |_| http_reply(200, format!("{port} {listener}").as_bytes()))
     };
     let mut ids = Vec::new();
     let server = Server::start(&case, |b| {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use epoxide::{CloseReason, Connection};
 use epoxide_tests_e2e::{
-    Case, Ending, Gate, Http, Peer, Server, SockDiag, TcpState, http_ok, http_reply, loopback,
-    pattern, provoke_panic, rounds, stage, wait_until,
+    Case, Ending, Gate, Http, Peer, Server, SockDiag, TcpState, http_ok, http_reply, loopback, pattern, provoke_panic,
+    rounds, stage, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(4);

@@ -50,10 +50,8 @@ fn a_child_process_inherits_no_descriptor_of_the_runtime() {
     let child = Command::new("sleep").arg("30").stdin(Stdio::null()).spawn();
     let child = Sleeper(child.expect("sleep(1) is there"));
     let inherited = our_fds(&child.0.id().to_string()).unwrap();
-    let control = fresh
-        .iter()
-        .filter(|fd| fd.1.contains("socket:") && inherited.iter().any(|i| i.1 == fd.1))
-        .collect::<Vec<_>>();
+    let control =
+        fresh.iter().filter(|fd| fd.1.contains("socket:") && inherited.iter().any(|i| i.1 == fd.1)).collect::<Vec<_>>();
     let leaky_number = std::os::fd::AsRawFd::as_raw_fd(&leaky);
     assert_eq!(control.len(), 1, "only the control may be inherited: {control:?}");
     assert_eq!(control[0].0, leaky_number, "the control was not inherited");

@@ -10,9 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use epoxide::Connection;
-use epoxide_tests_e2e::{
-    Case, Parker, Peer, Rng, Server, block_within, loopback, pattern, poll_once, rounds, stage,
-};
+use epoxide_tests_e2e::{Case, Parker, Peer, Rng, Server, block_within, loopback, pattern, poll_once, rounds, stage};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 

@@ -83,7 +83,7 @@ fn a_handler_that_holds_its_buffers_stalls_and_later_gets_every_byte() {
                         gate.wait().await;
                     }
                 }
-                let intact = buffers.concat() == expected;
+                let intact = buffers.iter().flat_map(|b| b.iter().copied()).eq(expected);
                 stage(&mut connection, if intact { b"done" } else { b"torn" })?;
                 connection.shutdown().await
             }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use epoxide::{Connection, ReactorConfig};
 use epoxide_tests_e2e::{
-    Case, Ending, Peer, Rng, Server, SockDiag, TcpState, echo, hold_reactor, loopback, pattern,
-    read_to_end, rounds, stage, wait_until,
+    Case, Ending, Peer, Rng, Server, SockDiag, TcpState, echo, hold_reactor, loopback, pattern, read_to_end, rounds,
+    stage, wait_until,
 };
 
 /// How long a connection may take to do what it must. A hang is one that does not.
@@ -107,8 +107,7 @@ fn data_and_fin_in_one_segment_are_answered_and_ended() {
     let server = line_serving(&case);
     for round in 0..rounds() {
         let fresh = round % 2 == 0;
-        let mut peer =
-            if fresh { Peer::connect(server.addr()) } else { parked_client(server.addr()) };
+        let mut peer = if fresh { Peer::connect(server.addr()) } else { parked_client(server.addr()) };
         peer.send_with_fin(b"last\n").unwrap();
         expect_answer_and_end(&mut peer, b"ok:last\n", round);
     }

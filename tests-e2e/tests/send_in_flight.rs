@@ -18,11 +18,7 @@ fn marker_server(case: &Case, answered: &Arc<AtomicUsize>) -> Server {
     let answered = Arc::clone(answered);
     Server::start(case, |b| {
         let no_clocks = Duration::ZERO;
-        b.config(ReactorConfig {
-            read_timeout: no_clocks,
-            send_timeout: no_clocks,
-            ..ReactorConfig::default()
-        });
+        b.config(ReactorConfig { read_timeout: no_clocks, send_timeout: no_clocks, ..ReactorConfig::default() });
         b.listen(loopback(), move |mut connection: Connection| {
             let (next, answered) = (Arc::clone(&next), Arc::clone(&answered));
             async move {

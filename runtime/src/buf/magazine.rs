@@ -93,11 +93,7 @@ pub(crate) fn flush_thread_magazine() {
 
 /// Blocks that all threads keep.
 pub(super) fn count_all() -> usize {
-    counters()
-        .all
-        .iter()
-        .map(|count| count.load(Ordering::Relaxed))
-        .sum()
+    counters().all.iter().map(|count| count.load(Ordering::Relaxed)).sum()
 }
 
 impl Magazine {
@@ -116,9 +112,7 @@ impl Magazine {
             // A block of another size: it keeps the slot until a put pushes it back.
             self.slot.set(other);
         }
-        let kept = self
-            .with_shelf(pool.size(), |shelf| shelf.blocks.pop())
-            .flatten();
+        let kept = self.with_shelf(pool.size(), |shelf| shelf.blocks.pop()).flatten();
         if let Some(block) = kept {
             self.publish(-1);
             return block;
@@ -136,18 +130,13 @@ impl Magazine {
             if block.is_some() && !self.has_shelf(size) {
                 let pool = BufPool::of_size(size);
                 if let Ok(mut shelves) = self.shelves.try_borrow_mut() {
-                    shelves.push(Shelf {
-                        pool,
-                        blocks: Vec::with_capacity(SHELF_BLOCKS),
-                    });
+                    shelves.push(Shelf { pool, blocks: Vec::with_capacity(SHELF_BLOCKS) });
                 }
                 self.keep(&mut block);
             }
         }
         if let Some(block) = block {
-            let pool = self
-                .with_shelf(size, |shelf| shelf.pool)
-                .unwrap_or_else(|| BufPool::of_size(size));
+            let pool = self.with_shelf(size, |shelf| shelf.pool).unwrap_or_else(|| BufPool::of_size(size));
             pool.deposit(block);
         }
     }
@@ -176,10 +165,7 @@ impl Magazine {
     /// Nothing inside calls user code, so the borrow cannot be met; if it were, there is just no shelf.
     fn with_shelf<T>(&self, size: usize, f: impl FnOnce(&mut Shelf) -> T) -> Option<T> {
         let mut shelves = self.shelves.try_borrow_mut().ok()?;
-        shelves
-            .iter_mut()
-            .find(|shelf| shelf.pool.size() == size)
-            .map(f)
+        shelves.iter_mut().find(|shelf| shelf.pool.size() == size).map(f)
     }
 
     /// The first block that the thread keeps, or one that comes after its end.
@@ -202,10 +188,7 @@ impl Magazine {
         if let Some(block) = self.slot.take() {
             BufPool::of_size(block.len()).deposit(block);
         }
-        let shelves = self
-            .shelves
-            .try_borrow_mut()
-            .map(|mut shelves| std::mem::take(&mut *shelves));
+        let shelves = self.shelves.try_borrow_mut().map(|mut shelves| std::mem::take(&mut *shelves));
         for shelf in shelves.into_iter().flatten() {
             for block in shelf.blocks {
                 shelf.pool.deposit(block);
@@ -238,10 +221,7 @@ struct Counters {
     free: Vec<&'static AtomicUsize>,
 }
 
-static COUNTERS: Mutex<Counters> = Mutex::new(Counters {
-    all: Vec::new(),
-    free: Vec::new(),
-});
+static COUNTERS: Mutex<Counters> = Mutex::new(Counters { all: Vec::new(), free: Vec::new() });
 
 fn counters() -> MutexGuard<'static, Counters> {
     // Only pushes and pops happen inside: a poisoned list is a whole list.
@@ -260,12 +240,7 @@ impl Counters {
 
 #[cfg(test)]
 pub(super) fn count_here() -> usize {
-    MAGAZINE.with(|magazine| {
-        magazine
-            .count
-            .get()
-            .map_or(0, |count| count.load(Ordering::Relaxed))
-    })
+    MAGAZINE.with(|magazine| magazine.count.get().map_or(0, |count| count.load(Ordering::Relaxed)))
 }
 
 #[cfg(test)]
@@ -337,8 +312,7 @@ mod tests {
             .join()
             .unwrap();
             // A sum over the pool alone: each block that exists lies in the depot.
-            let lent: Vec<_> =
-                std::iter::from_fn(|| (pool.depot_len() > 0).then(|| pool.withdraw())).collect();
+            let lent: Vec<_> = std::iter::from_fn(|| (pool.depot_len() > 0).then(|| pool.withdraw())).collect();
             assert_eq!(lent.len(), if keep_before { 3 } else { 2 });
             lent.into_iter().for_each(|block| pool.deposit(block));
         }

@@ -88,12 +88,7 @@ impl Piece {
 impl Outgoing {
     /// An empty one; nothing is allocated.
     pub(crate) const fn new() -> Self {
-        Self {
-            queue: VecDeque::new(),
-            queued: 0,
-            tail: Vec::new(),
-            start: 0,
-        }
+        Self { queue: VecDeque::new(), queued: 0, tail: Vec::new(), start: 0 }
     }
 
     /// Bytes not sent yet.
@@ -221,11 +216,7 @@ impl Outgoing {
                 Ok(n) if n == left => {
                     self.tail.clear();
                     self.start = 0;
-                    Sent {
-                        bytes: n,
-                        calls: 1,
-                        end: SendEnd::Empty,
-                    }
+                    Sent { bytes: n, calls: 1, end: SendEnd::Empty }
                 }
                 result => self.go_on(fd, budget, result),
             };
@@ -248,18 +239,10 @@ impl Outgoing {
         loop {
             if self.is_empty() {
                 self.emptied();
-                return Sent {
-                    bytes,
-                    calls,
-                    end: SendEnd::Empty,
-                };
+                return Sent { bytes, calls, end: SendEnd::Empty };
             }
             if bytes >= budget {
-                return Sent {
-                    bytes,
-                    calls,
-                    end: SendEnd::Budget,
-                };
+                return Sent { bytes, calls, end: SendEnd::Budget };
             }
             let room = budget - bytes;
             let result = match self.queue.len() + 1 {
@@ -279,11 +262,7 @@ impl Outgoing {
     }
 
     /// One sendmsg of the first `N` pieces, the tail among them, and of at most `room` bytes.
-    fn send_pieces<const N: usize>(
-        &self,
-        fd: BorrowedFd<'_>,
-        mut room: usize,
-    ) -> io::Result<usize> {
+    fn send_pieces<const N: usize>(&self, fd: BorrowedFd<'_>, mut room: usize) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); N];
         let mut used = 0;
         let tail = &self.tail[self.start..];
@@ -344,10 +323,7 @@ impl Outgoing {
         }
         self.queued += self.tail_left();
         let data = mem::take(&mut self.tail);
-        self.queue.push_back(Piece::Own {
-            data,
-            start: mem::take(&mut self.start),
-        });
+        self.queue.push_back(Piece::Own { data, start: mem::take(&mut self.start) });
     }
 
     fn emptied(&mut self) {
@@ -371,10 +347,7 @@ impl Outgoing {
 
 impl fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outgoing")
-            .field("len", &self.len())
-            .field("pieces", &self.queue.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Outgoing").field("len", &self.len()).field("pieces", &self.queue.len()).finish_non_exhaustive()
     }
 }
 

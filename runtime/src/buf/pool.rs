@@ -93,10 +93,7 @@ impl BufPool {
     /// A block to receive into.
     #[inline]
     pub(crate) fn fill(&'static self) -> Fill {
-        Fill {
-            block: magazine::take(self),
-            pool: self,
-        }
+        Fill { block: magazine::take(self), pool: self }
     }
 
     /// Frees the depots' blocks that nobody needed since the last time. Call it as often as you like, from any
@@ -108,10 +105,7 @@ impl BufPool {
             return;
         }
         // Of several reactors one does it: two in a row would make the window as short as the time between them.
-        if LAST_SHRINK_MS
-            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-        {
+        if LAST_SHRINK_MS.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             // Copied, so that freeing does not happen under the lock.
             let all = pools().clone();
             for pool in all {
@@ -122,17 +116,12 @@ impl BufPool {
 
     /// Counts the blocks of all pools.
     pub(crate) fn stats_all() -> PoolStats {
-        let mut stats = PoolStats {
-            in_magazines: magazine::count_all(),
-            ..PoolStats::default()
-        };
+        let mut stats = PoolStats { in_magazines: magazine::count_all(), ..PoolStats::default() };
         for pool in pools().iter() {
             stats.allocated += pool.allocated.load(Ordering::Relaxed);
             stats.in_depot += pool.depot.len();
         }
-        stats.outstanding = stats
-            .allocated
-            .saturating_sub(stats.in_depot + stats.in_magazines);
+        stats.outstanding = stats.allocated.saturating_sub(stats.in_depot + stats.in_magazines);
         stats
     }
 
@@ -179,9 +168,7 @@ impl BufPool {
 
 impl fmt::Debug for BufPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufPool")
-            .field("size", &self.size)
-            .finish_non_exhaustive()
+        f.debug_struct("BufPool").field("size", &self.size).finish_non_exhaustive()
     }
 }
 
@@ -215,9 +202,7 @@ impl Drop for Fill {
 
 impl fmt::Debug for Fill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fill")
-            .field("size", &self.block.len())
-            .finish()
+        f.debug_struct("Fill").field("size", &self.block.len()).finish()
     }
 }
 
@@ -235,10 +220,7 @@ mod tests {
     #[test]
     fn one_pool_per_size_and_odd_sizes_are_clamped() {
         assert!(std::ptr::eq(BufPool::of_size(1001), BufPool::of_size(1001)));
-        assert!(!std::ptr::eq(
-            BufPool::of_size(1001),
-            BufPool::of_size(1002)
-        ));
+        assert!(!std::ptr::eq(BufPool::of_size(1001), BufPool::of_size(1002)));
         assert_eq!(BufPool::of_size(0).size(), 1);
         assert_eq!(BufPool::of_size(usize::MAX).size(), MAX_SIZE);
         assert_eq!(BufPool::of_size(1001).fill().space().len(), 1001);
@@ -285,11 +267,7 @@ mod tests {
         assert_eq!((allocated(pool), pool.depot.len()), (bound, bound));
         // ...the rest once a whole window has passed without need of it.
         pool.shrink();
-        assert_eq!(
-            pool.depot.len(),
-            bound,
-            "the depot was empty within the first window"
-        );
+        assert_eq!(pool.depot.len(), bound, "the depot was empty within the first window");
         let used: Vec<_> = (0..5).map(|_| pool.withdraw()).collect();
         used.into_iter().for_each(|block| pool.deposit(block));
         pool.shrink();
@@ -314,8 +292,7 @@ mod tests {
     fn threads_that_pass_buffers_on_lose_none() {
         let pool = BufPool::of_size(1005);
         let (give, taken) = std::sync::mpsc::sync_channel::<RecvBuf>(64);
-        let consumer =
-            std::thread::spawn(move || taken.iter().map(|buf| u64::from(buf[0])).sum::<u64>());
+        let consumer = std::thread::spawn(move || taken.iter().map(|buf| u64::from(buf[0])).sum::<u64>());
         let producer = std::thread::spawn(move || {
             for i in 0..20_000u64 {
                 let mut fill = pool.fill();
@@ -329,11 +306,7 @@ mod tests {
         // Both threads have ended: everything they kept is in the depot.
         assert_eq!(pool.depot.len(), allocated(pool));
         // At most what was under way, and what two threads may keep.
-        assert!(
-            (1..=64 + 2 + 2 * 9).contains(&allocated(pool)),
-            "{}",
-            allocated(pool)
-        );
+        assert!((1..=64 + 2 + 2 * 9).contains(&allocated(pool)), "{}", allocated(pool));
     }
 
     #[test]
@@ -343,15 +316,9 @@ mod tests {
         let stats = BufPool::stats_all();
         assert!(stats.allocated >= 3);
         // Other tests move blocks meanwhile, so only what is ours can be judged exactly.
-        assert_eq!(
-            allocated(pool) - pool.depot.len() - magazine::count_here(),
-            3
-        );
+        assert_eq!(allocated(pool) - pool.depot.len() - magazine::count_here(), 3);
         drop(lent);
-        assert_eq!(
-            allocated(pool) - pool.depot.len() - magazine::count_here(),
-            0
-        );
+        assert_eq!(allocated(pool) - pool.depot.len() - magazine::count_here(), 0);
         assert_eq!(magazine::count_here(), 3);
         assert!(BufPool::stats_all().in_magazines >= 3);
     }

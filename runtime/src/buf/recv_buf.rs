@@ -60,10 +60,7 @@ pub(crate) struct GrowError {
 impl fmt::Display for GrowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { len, max } = self;
-        write!(
-            f,
-            "{len} bytes are unread and the limit is {max}: consume some first or raise max_read_buffer"
-        )
+        write!(f, "{len} bytes are unread and the limit is {max}: consume some first or raise max_read_buffer")
     }
 }
 
@@ -80,12 +77,7 @@ impl RecvBuf {
     #[inline]
     pub(super) fn new(block: Box<[u8]>, home: &'static BufPool, n: usize) -> Self {
         let end = n.min(block.len());
-        Self {
-            repr: Repr::Unique(block),
-            home,
-            start: 0,
-            end,
-        }
+        Self { repr: Repr::Unique(block), home, start: 0, end }
     }
 
     /// Cuts off the first `at` bytes and returns them; `self` keeps the rest. No byte is copied: both parts
@@ -104,12 +96,7 @@ impl RecvBuf {
             return mem::replace(self, rest);
         }
         let block = self.share();
-        let front = Self {
-            repr: Repr::Shared(block),
-            home: self.home,
-            start: self.start,
-            end: self.start + at,
-        };
+        let front = Self { repr: Repr::Shared(block), home: self.home, start: self.start, end: self.start + at };
         self.start += at;
         front
     }
@@ -172,11 +159,7 @@ impl RecvBuf {
         let len = self.len();
         let home = self.home;
         let twice = len.saturating_mul(2);
-        let size = if twice <= home.size() {
-            home.size()
-        } else {
-            twice.checked_next_power_of_two().unwrap_or(max)
-        };
+        let size = if twice <= home.size() { home.size() } else { twice.checked_next_power_of_two().unwrap_or(max) };
         let size = size.min(max);
         if size <= len {
             return Err(GrowError { len, max });
@@ -188,11 +171,7 @@ impl RecvBuf {
             (self.start, self.end) = (0, len);
             return Ok(());
         }
-        let pool = if size == home.size() {
-            home
-        } else {
-            BufPool::of_size(size)
-        };
+        let pool = if size == home.size() { home } else { BufPool::of_size(size) };
         if pool.size() <= len {
             return Err(GrowError { len, max });
         }
@@ -221,9 +200,7 @@ impl RecvBuf {
         match &mut self.repr {
             Repr::Shared(shared) => Arc::clone(shared),
             Repr::Unique(block) => {
-                let shared = Arc::new(SharedBlock {
-                    block: mem::take(block),
-                });
+                let shared = Arc::new(SharedBlock { block: mem::take(block) });
                 self.repr = Repr::Shared(Arc::clone(&shared));
                 shared
             }

@@ -18,10 +18,7 @@ fn alone(test: impl FnOnce() + Send + 'static) {
 fn it_can_go_anywhere() {
     fn check<T: Send + Sync + 'static>() {}
     check::<RecvBuf>();
-    assert_eq!(
-        format!("{:?}", filled(3001, b"secret")),
-        "RecvBuf { len: 6 }"
-    );
+    assert_eq!(format!("{:?}", filled(3001, b"secret")), "RecvBuf { len: 6 }");
     // The size of the thing a read returns.
     assert!(size_of::<RecvBuf>() <= 40);
     assert!(size_of::<Option<RecvBuf>>() <= 40);
@@ -34,10 +31,7 @@ fn parts_share_the_block_and_the_last_returns_it() {
         let place = buf.as_ptr();
         let head = buf.split_to(4);
         assert_eq!((&head[..], &buf[..]), (&b"head"[..], &b"body"[..]));
-        assert_eq!(
-            (head.as_ptr(), buf.as_ptr()),
-            (place, place.wrapping_add(4))
-        );
+        assert_eq!((head.as_ptr(), buf.as_ptr()), (place, place.wrapping_add(4)));
         assert!(buf.tail().is_none());
         drop(buf);
         assert_eq!(count_here(), 0);
@@ -150,17 +144,11 @@ fn growing_moves_within_the_block_when_there_is_room_and_out_of_a_shared_one() {
     let place = buf.as_ptr();
     buf.advance(60);
     buf.grow(1 << 20).unwrap();
-    assert_eq!(
-        (buf.as_ptr(), &buf[..], buf.capacity_left()),
-        (place, &[1; 4][..], 60)
-    );
+    assert_eq!((buf.as_ptr(), &buf[..], buf.capacity_left()), (place, &[1; 4][..], 60));
     let front = buf.split_to(1);
     assert!(buf.tail().is_none());
     buf.grow(1 << 20).unwrap();
-    assert_eq!(
-        (&front[..], &buf[..], buf.capacity_left()),
-        (&[1][..], &[1; 3][..], 61)
-    );
+    assert_eq!((&front[..], &buf[..], buf.capacity_left()), (&[1][..], &[1; 3][..], 61));
 }
 
 #[test]

@@ -229,7 +229,11 @@ mod tests {
                 let before = state | fin;
                 let name = NAMES[state as usize];
                 let claimed = before == IDLE;
-                assert_eq!(after(before, FlushWord::claim), (if claimed { FLUSHING } else { before }, claimed), "{name}");
+                assert_eq!(
+                    after(before, FlushWord::claim),
+                    (if claimed { FLUSHING } else { before }, claimed),
+                    "{name}"
+                );
                 let kick = match state {
                     IDLE => (FLUSHING, Kick::Own),
                     FLUSHING => (AGAIN, Kick::Wait),
@@ -249,12 +253,17 @@ mod tests {
                 assert_eq!(after(before, FlushWord::close), (before | CLOSED, close), "close in {name}");
                 if owner(state) {
                     let again = state == AGAIN;
-                    let leave = |to: u32, fin: bool| if again { (FLUSHING, Leave::Again) } else { (to, Leave::Left { fin }) };
+                    let leave =
+                        |to: u32, fin: bool| if again { (FLUSHING, Leave::Again) } else { (to, Leave::Left { fin }) };
                     let (to, out) = leave(IDLE, fin != 0);
                     assert_eq!(after(before, FlushWord::finish), (to | fin, out), "finish in {name}");
                     let (to, out) = leave(BLOCKED, false);
                     assert_eq!(after(before, FlushWord::block), (to | fin, out), "block in {name}");
-                    assert_eq!(after(before, FlushWord::owe), (OWED | fin, Leave::Left { fin: false }), "owe in {name}");
+                    assert_eq!(
+                        after(before, FlushWord::owe),
+                        (OWED | fin, Leave::Left { fin: false }),
+                        "owe in {name}"
+                    );
                 }
             }
         }

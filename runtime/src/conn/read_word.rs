@@ -132,9 +132,8 @@ impl ReadWord {
 }
 
 fn waiter_of(word: u64) -> Option<Waiter> {
-    (word & STATE == PARKED).then(|| {
-        if word & FOREIGN != 0 { Waiter::Foreign } else { Waiter::Task(TaskId::from_bits(word >> ID_SHIFT)) }
-    })
+    (word & STATE == PARKED)
+        .then(|| if word & FOREIGN != 0 { Waiter::Foreign } else { Waiter::Task(TaskId::from_bits(word >> ID_SHIFT)) })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -154,7 +153,8 @@ mod tests {
             Waiter::Task(id) => PARKED | id.bits() << ID_SHIFT,
             Waiter::Foreign => PARKED | FOREIGN,
         };
-        let states = [(IDLE, None), (READY, None), (id(task), Some(task)), (id(Waiter::Foreign), Some(Waiter::Foreign))];
+        let states =
+            [(IDLE, None), (READY, None), (id(task), Some(task)), (id(Waiter::Foreign), Some(Waiter::Foreign))];
         let mut cases = 0;
         for (state, waiter) in states {
             for kept in [0, STICKY, DRAINING, STICKY | DRAINING] {

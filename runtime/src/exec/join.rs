@@ -183,7 +183,10 @@ pub(crate) fn joined<F: Future>(header: Arc<Header>, future: F) -> (JoinHandle<F
 
 /// The same for a future that is still to be made, on the reactor: `make` runs as the task's first step, so that its
 /// panic reaches the handle too.
-pub(crate) fn joined_with<M, F>(header: Arc<Header>, make: M) -> (JoinHandle<F::Output>, impl FnOnce() -> Joined<Made<M, F>>)
+pub(crate) fn joined_with<M, F>(
+    header: Arc<Header>,
+    make: M,
+) -> (JoinHandle<F::Output>, impl FnOnce() -> Joined<Made<M, F>>)
 where
     M: FnOnce() -> F,
     F: Future,

@@ -22,9 +22,8 @@ pub(crate) fn batch(budget: usize) -> usize {
             continue;
         }
         local::set_current(id, &task.waker);
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            task.future.as_mut().poll_erased(&mut Context::from_waker(&task.waker))
-        }));
+        let result =
+            catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll_erased(&mut Context::from_waker(&task.waker))));
         local::clear_current();
         match result {
             Ok(Poll::Pending) => local::with_tasks(|tasks| tasks.put_back(id, task)),

@@ -68,10 +68,16 @@ impl Reactor {
     /// Fails when another reactor runs on this thread, when `home` has run before, or with the errno of epoll.
     pub(crate) fn new(home: Arc<Home>) -> io::Result<Self> {
         let entered = local::enter(&home).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "a reactor runs on this thread already: one thread, one reactor")
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a reactor runs on this thread already: one thread, one reactor",
+            )
         })?;
         if !home.start() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "this reactor has run before and cannot run again"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "this reactor has run before and cannot run again",
+            ));
         }
         let epoll = Epoll::new()?;
         epoll.add(home.wake_fd().as_fd(), sys::epoll::IN | sys::epoll::ET, WAKE_DATA)?;

@@ -164,7 +164,8 @@ pub(super) fn add_listeners(reactor: &mut Reactor, listeners: Vec<Bound>, handle
     for Bound { fd, id, shared, make } in listeners {
         let mut handler = None;
         run::caught(|| handler = Some(make(handle)));
-        let handler = handler.ok_or_else(|| io::Error::other(format!("building the handler of listener {} panicked", id.0)))?;
+        let handler =
+            handler.ok_or_else(|| io::Error::other(format!("building the handler of listener {} panicked", id.0)))?;
         reactor.add_listener(Listener::new(fd, id, shared, handler))?;
     }
     Ok(())

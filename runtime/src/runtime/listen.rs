@@ -87,7 +87,9 @@ impl<I: Into<IpAddr>> From<(I, u16)> for ListenAddr {
 impl From<&str> for ListenAddr {
     fn from(text: &str) -> Self {
         let refused = |why: &dyn std::fmt::Display| {
-            format!("cannot listen on '{text}': {why}; an address looks like 127.0.0.1:8080, [::1]:8080 or localhost:8080")
+            format!(
+                "cannot listen on '{text}': {why}; an address looks like 127.0.0.1:8080, [::1]:8080 or localhost:8080"
+            )
         };
         Self::of(match text.to_socket_addrs() {
             Ok(addrs) => {

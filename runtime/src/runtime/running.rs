@@ -43,7 +43,10 @@ pub struct Runtime {
 
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runtime").field("reactors", &self.homes.len()).field("addrs", &self.addrs).finish_non_exhaustive()
+        f.debug_struct("Runtime")
+            .field("reactors", &self.homes.len())
+            .field("addrs", &self.addrs)
+            .finish_non_exhaustive()
     }
 }
 
@@ -105,7 +108,8 @@ impl Runtime {
             home.request(Stage::Draining);
         }
         async move {
-            let over = std::future::poll_fn(|cx| if control.poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending });
+            let over =
+                std::future::poll_fn(|cx| if control.poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending });
             let mut over = pin!(over);
             if time::timeout(grace, over.as_mut()).await.is_err() {
                 for home in &homes {

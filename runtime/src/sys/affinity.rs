@@ -19,19 +19,15 @@ pub(crate) struct Affinity(CpuSet);
 pub(crate) fn pin_current(cores: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &core in cores {
-        set.set(core)
-            .map_err(|errno| SysError::wrap("pin to core", core, errno.into()))?;
+        set.set(core).map_err(|errno| SysError::wrap("pin to core", core, errno.into()))?;
     }
-    restore(&Affinity(set))
-        .map_err(|error| SysError::wrap("pin to cores", format_args!("{cores:?}"), error))
+    restore(&Affinity(set)).map_err(|error| SysError::wrap("pin to cores", format_args!("{cores:?}"), error))
 }
 
 /// The cores the calling thread may run on, in ascending order.
 pub(crate) fn allowed_cpus() -> io::Result<Vec<usize>> {
     let Affinity(set) = save()?;
-    Ok((0..CpuSet::count())
-        .filter(|&core| set.is_set(core) == Ok(true))
-        .collect())
+    Ok((0..CpuSet::count()).filter(|&core| set.is_set(core) == Ok(true)).collect())
 }
 
 /// Remembers the calling thread's set.

@@ -11,9 +11,8 @@ use nix::time::{ClockId, clock_gettime};
 /// Milliseconds of CLOCK_MONOTONIC_COARSE, rounded down: for the sweep only. Read from the vDSO.
 pub(crate) fn monotonic_coarse_ms() -> u64 {
     // The clock exists since Linux 2.6.32, so the fallback is not taken.
-    clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map_or(0, |now| {
-        now.tv_sec() as u64 * 1000 + now.tv_nsec() as u64 / 1_000_000
-    })
+    clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)
+        .map_or(0, |now| now.tv_sec() as u64 * 1000 + now.tv_nsec() as u64 / 1_000_000)
 }
 
 /// Sleeps at least `pause`: clock_nanosleep(2), gone on with after a signal.

@@ -56,9 +56,7 @@ impl Events {
     /// Room for `n` events, clamped to `1..=MAX_EVENTS`.
     pub(crate) fn with_capacity(n: usize) -> Self {
         let n = n.clamp(1, MAX_EVENTS);
-        Self {
-            list: vec![EpollEvent::empty(); n].into_boxed_slice(),
-        }
+        Self { list: vec![EpollEvent::empty(); n].into_boxed_slice() }
     }
 
     /// Event number `i` of the last wait; past what it returned, stale or empty events.
@@ -68,18 +66,13 @@ impl Events {
     #[inline]
     pub(crate) fn get(&self, i: usize) -> Event {
         let event = &self.list[i];
-        Event {
-            flags: event.events().bits() as u32,
-            data: event.data(),
-        }
+        Event { flags: event.events().bits() as u32, data: event.data() }
     }
 }
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events")
-            .field("capacity", &self.list.len())
-            .finish()
+        f.debug_struct("Events").field("capacity", &self.list.len()).finish()
     }
 }
 
@@ -92,9 +85,7 @@ pub(crate) struct Epoll {
 impl Epoll {
     /// epoll_create1(2), CLOEXEC.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self {
-            inner: NixEpoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
-        })
+        Ok(Self { inner: NixEpoll::new(EpollCreateFlags::EPOLL_CLOEXEC)? })
     }
 
     /// Registers `fd`. A descriptor that is ready already is reported by the next wait.
@@ -112,8 +103,7 @@ impl Epoll {
     /// timeout is rounded up to milliseconds. A signal ends the wait with `Ok(0)`.
     pub(crate) fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         // -1 and up are all legal, so the fallback is never taken; it would only look.
-        let timeout =
-            EpollTimeout::try_from(super::timeout_ms(timeout)).unwrap_or(EpollTimeout::ZERO);
+        let timeout = EpollTimeout::try_from(super::timeout_ms(timeout)).unwrap_or(EpollTimeout::ZERO);
         match self.inner.wait(&mut events.list, timeout) {
             Ok(n) => Ok(n),
             Err(Errno::EINTR) => Ok(0),

@@ -22,14 +22,7 @@ impl SysError {
     /// Wraps `source` so that the text names step and subject; kind and errno stay readable.
     pub(crate) fn wrap(op: &'static str, what: impl fmt::Display, source: io::Error) -> io::Error {
         let kind = source.kind();
-        io::Error::new(
-            kind,
-            Self {
-                op,
-                what: what.to_string(),
-                source,
-            },
-        )
+        io::Error::new(kind, Self { op, what: what.to_string(), source })
     }
 }
 
@@ -69,10 +62,7 @@ mod tests {
         assert_eq!(errno_of(&error), Some(libc::EADDRINUSE));
         let text = error.to_string();
         assert!(text.starts_with("bind 127.0.0.1:80: "), "{text}");
-        assert!(
-            text.contains(&format!("os error {}", libc::EADDRINUSE)),
-            "{text}"
-        );
+        assert!(text.contains(&format!("os error {}", libc::EADDRINUSE)), "{text}");
         let twice = SysError::wrap("listen", "x", error);
         assert_eq!(errno_of(&twice), Some(libc::EADDRINUSE));
     }

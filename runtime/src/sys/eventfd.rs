@@ -21,9 +21,7 @@ impl WakeFd {
     /// A new eventfd, non-blocking and CLOEXEC.
     pub(crate) fn new() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        Ok(Self {
-            inner: EventFd::from_flags(flags)?,
-        })
+        Ok(Self { inner: EventFd::from_flags(flags)? })
     }
 
     /// Makes an edge. Never fails: the only expected refusal is a full counter (after 2^64 - 2 unread

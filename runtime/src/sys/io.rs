@@ -51,10 +51,7 @@ mod tests {
     fn eagain_keeps_its_errno_and_kind_on_a_blocking_descriptor() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut space = [0; 8];
-        for result in [
-            recv(ours.as_fd(), &mut space),
-            peek(ours.as_fd(), &mut [0; 8]),
-        ] {
+        for result in [recv(ours.as_fd(), &mut space), peek(ours.as_fd(), &mut [0; 8])] {
             let error = result.unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
             assert_eq!(error.kind(), ErrorKind::WouldBlock);
@@ -73,10 +70,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let chunk = [7; 4096];
         let error = (0..1_000_000).find_map(|_| send(ours.as_fd(), &chunk).err());
-        assert_eq!(
-            error.expect("the socket fills").raw_os_error(),
-            Some(libc::EAGAIN)
-        );
+        assert_eq!(error.expect("the socket fills").raw_os_error(), Some(libc::EAGAIN));
         drop(theirs);
         // No SIGPIPE: the process is still here to look at the error.
         let error = send(ours.as_fd(), &chunk).unwrap_err();
@@ -100,12 +94,8 @@ mod tests {
         let mut got = [0; 5];
         theirs.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"abcde");
-        assert_eq!(
-            send_vectored(ours.as_fd(), &vec![IoSlice::new(b"x"); IOV_MAX]).unwrap(),
-            IOV_MAX
-        );
-        let error =
-            send_vectored(ours.as_fd(), &vec![IoSlice::new(b"x"); IOV_MAX + 1]).unwrap_err();
+        assert_eq!(send_vectored(ours.as_fd(), &vec![IoSlice::new(b"x"); IOV_MAX]).unwrap(), IOV_MAX);
+        let error = send_vectored(ours.as_fd(), &vec![IoSlice::new(b"x"); IOV_MAX + 1]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
     }
 }

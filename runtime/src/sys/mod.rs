@@ -80,11 +80,7 @@ mod tests {
         let mut left = 3;
         let value = retry(|| {
             left -= 1;
-            if left > 0 {
-                Err(Errno::EINTR)
-            } else {
-                Ok(left)
-            }
+            if left > 0 { Err(Errno::EINTR) } else { Ok(left) }
         });
         assert_eq!(value.unwrap(), 0);
         let error = retry(|| Err::<(), _>(Errno::EAGAIN)).unwrap_err();

@@ -42,12 +42,7 @@ struct Slot {
     writer: AtomicI32,
 }
 
-static SLOTS: [Slot; SLOT_COUNT] = [const {
-    Slot {
-        mask: AtomicU64::new(0),
-        writer: AtomicI32::new(-1),
-    }
-}; SLOT_COUNT];
+static SLOTS: [Slot; SLOT_COUNT] = [const { Slot { mask: AtomicU64::new(0), writer: AtomicI32::new(-1) } }; SLOT_COUNT];
 
 struct Pipe {
     reader: OwnedFd,
@@ -66,11 +61,8 @@ struct Registry {
     installed: Vec<Installed>,
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
-    pipes: [None; SLOT_COUNT],
-    used: [false; SLOT_COUNT],
-    installed: Vec::new(),
-});
+static REGISTRY: Mutex<Registry> =
+    Mutex::new(Registry { pipes: [None; SLOT_COUNT], used: [false; SLOT_COUNT], installed: Vec::new() });
 
 fn registry() -> MutexGuard<'static, Registry> {
     // Nothing in the critical sections panics half-way; a poisoned lock is as good as any.
@@ -115,15 +107,9 @@ pub(crate) fn watch(signals: &[Signal]) -> io::Result<SignalWatch> {
     let mut rest = [0; 64];
     while matches!(unistd::read(&pipe.reader, &mut rest), Ok(1..)) {}
     registry.used[index] = true;
-    let mut watch = SignalWatch {
-        index,
-        pipe,
-        signals: Vec::with_capacity(signals.len()),
-    };
+    let mut watch = SignalWatch { index, pipe, signals: Vec::with_capacity(signals.len()) };
     // The mask before the handlers: a signal that comes in between is not swallowed.
-    let mask = signals
-        .iter()
-        .fold(0, |mask, &signal| mask | bit(signal as libc::c_int));
+    let mask = signals.iter().fold(0, |mask, &signal| mask | bit(signal as libc::c_int));
     SLOTS[index].mask.store(mask, Ordering::Release);
     let mut failed = None;
     for &signal in signals {
@@ -147,13 +133,8 @@ impl Registry {
         }
         let (reader, writer) = unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
             .map_err(|errno| SysError::wrap("pipe for", "signals", errno.into()))?;
-        SLOTS[index]
-            .writer
-            .store(writer.as_raw_fd(), Ordering::Relaxed);
-        let pipe: &'static Pipe = Box::leak(Box::new(Pipe {
-            reader,
-            _writer: writer,
-        }));
+        SLOTS[index].writer.store(writer.as_raw_fd(), Ordering::Relaxed);
+        let pipe: &'static Pipe = Box::leak(Box::new(Pipe { reader, _writer: writer }));
         self.pipes[index] = Some(pipe);
         Ok(pipe)
     }
@@ -164,11 +145,7 @@ impl Registry {
             return Ok(());
         }
         let previous = act(signal, &our_action())?;
-        self.installed.push(Installed {
-            signal,
-            watches: 1,
-            previous,
-        });
+        self.installed.push(Installed { signal, watches: 1, previous });
         Ok(())
     }
 
@@ -192,11 +169,7 @@ impl Registry {
 
 /// SA_RESTART: system calls of the user's threads are not disturbed by our handler.
 fn our_action() -> SigAction {
-    SigAction::new(
-        SigHandler::Handler(on_signal),
-        SaFlags::SA_RESTART,
-        SigSet::empty(),
-    )
+    SigAction::new(SigHandler::Handler(on_signal), SaFlags::SA_RESTART, SigSet::empty())
 }
 
 fn is_ours(action: &SigAction) -> bool {
@@ -229,8 +202,7 @@ impl SignalWatch {
             if left == Some(Duration::ZERO) {
                 return Ok(None);
             }
-            let timeout =
-                PollTimeout::try_from(super::timeout_ms(left)).unwrap_or(PollTimeout::ZERO);
+            let timeout = PollTimeout::try_from(super::timeout_ms(left)).unwrap_or(PollTimeout::ZERO);
             let mut fds = [PollFd::new(self.pipe.reader.as_fd(), PollFlags::POLLIN)];
             match poll(&mut fds, timeout) {
                 // The signal itself may interrupt the poll: look again.
@@ -274,9 +246,7 @@ impl Drop for SignalWatch {
 
 impl std::fmt::Debug for Pipe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Pipe")
-            .field(&self.reader.as_raw_fd())
-            .finish()
+        f.debug_tuple("Pipe").field(&self.reader.as_raw_fd()).finish()
     }
 }
 
@@ -333,17 +303,8 @@ mod tests {
     fn a_signal_that_cannot_be_caught_is_an_error_that_leaves_nothing_behind() {
         for _ in 0..SLOT_COUNT + 1 {
             let error = watch(&[Signal::SIGURG, Signal::SIGKILL]).unwrap_err();
-            assert_eq!(
-                super::super::error::errno_of(&error),
-                Some(libc::EINVAL),
-                "{error}"
-            );
+            assert_eq!(super::super::error::errno_of(&error), Some(libc::EINVAL), "{error}");
         }
-        assert!(
-            registry()
-                .installed
-                .iter()
-                .all(|i| i.signal != Signal::SIGURG)
-        );
+        assert!(registry().installed.iter().all(|i| i.signal != Signal::SIGURG));
     }
 }

@@ -14,12 +14,10 @@ mod options;
 pub(crate) use self::connect::connect_start;
 pub(crate) use self::end::{reset, shutdown_both, shutdown_read, shutdown_write};
 pub(crate) use self::facts::{
-    CLOSE, CLOSE_WAIT, ESTABLISHED, is_tcp, local_addr, peer_addr, set_nonblocking, take_error,
-    tcp_state, unsent,
+    CLOSE, CLOSE_WAIT, ESTABLISHED, is_tcp, local_addr, peer_addr, set_nonblocking, take_error, tcp_state, unsent,
 };
 pub(crate) use self::listen::{accept, probe_exclusive, tcp_listener};
 pub(crate) use self::options::{
-    keepalive, linger, nodelay, quickack, recv_buffer_size, send_buffer_size, set_keepalive,
-    set_linger, set_nodelay, set_quickack, set_recv_buffer_size, set_send_buffer_size,
-    set_tcp_user_timeout, tcp_user_timeout,
+    keepalive, linger, nodelay, quickack, recv_buffer_size, send_buffer_size, set_keepalive, set_linger, set_nodelay,
+    set_quickack, set_recv_buffer_size, set_send_buffer_size, set_tcp_user_timeout, tcp_user_timeout,
 };

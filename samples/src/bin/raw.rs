@@ -32,7 +32,10 @@ fn main() -> io::Result<()> {
     server.listen(args.server.target(), move |conn| serve(conn, answer));
     let runtime = server.build()?;
     let addr = runtime.local_addrs()[0];
-    println!("[raw] {} reactors on {addr}; try: curl http://{addr}/   (Ctrl-C drains and prints the counters)", runtime.handles().len());
+    println!(
+        "[raw] {} reactors on {addr}; try: curl http://{addr}/   (Ctrl-C drains and prints the counters)",
+        runtime.handles().len()
+    );
     let handles = runtime.handles();
     let report = runtime.run(Duration::from_secs(30))?;
     println!("[raw] stopped in {:?}, {} connections cut", report.took, report.cut);
@@ -50,7 +53,10 @@ async fn serve(mut conn: Connection, answer: &'static [u8]) -> io::Result<()> {
         head_len = if requests > 0 { 0 } else { head_len + data.len() };
         drop(data);
         if head_len > MAX_HEAD {
-            conn.send_all(b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await?;
+            conn.send_all(
+                b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            )
+            .await?;
             return Ok(());
         }
         for _ in 0..requests {
@@ -69,7 +75,10 @@ fn answer(body: &str) -> io::Result<Vec<u8>> {
             Ok(0) => Vec::new(),
             Ok(n) => [vec![b'x'; n - 1], vec![b'\n']].concat(),
             Err(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("--body {number}: 'ok', 'bench' or a number of bytes")));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("--body {number}: 'ok', 'bench' or a number of bytes"),
+                ));
             }
         },
     };

@@ -21,19 +21,12 @@ const BORN: SockFlag = SockFlag::SOCK_NONBLOCK.union(SockFlag::SOCK_CLOEXEC);
 
 /// A stream socket for the family of `addr`.
 pub(super) fn tcp_socket(addr: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if addr.is_ipv4() {
-        AddressFamily::Inet
-    } else {
-        AddressFamily::Inet6
-    };
+    let family = if addr.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     Ok(nix_socket::socket(family, SockType::Stream, BORN, None)?)
 }
 
 pub(super) fn bind(fd: BorrowedFd<'_>, addr: SocketAddr) -> io::Result<()> {
-    Ok(nix_socket::bind(
-        fd.as_raw_fd(),
-        &SockaddrStorage::from(addr),
-    )?)
+    Ok(nix_socket::bind(fd.as_raw_fd(), &SockaddrStorage::from(addr))?)
 }
 
 /// listen(2); the kernel clamps the backlog to net.core.somaxconn.
@@ -57,18 +50,9 @@ pub(super) fn connect(fd: BorrowedFd<'_>, addr: Option<SocketAddr>) -> nix::Resu
         // SAFETY: nix's address is valid for as many bytes as it says, and outlives the call.
         Some(addr) => unsafe { libc::connect(fd.as_raw_fd(), addr.as_ptr(), addr.len()) },
         None => {
-            let nobody = libc::sockaddr {
-                sa_family: libc::AF_UNSPEC as libc::sa_family_t,
-                sa_data: [0; 14],
-            };
+            let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
             // SAFETY: the address is a whole `sockaddr` on this stack, and its size is given.
-            unsafe {
-                libc::connect(
-                    fd.as_raw_fd(),
-                    &raw const nobody,
-                    size_of::<libc::sockaddr>() as libc::socklen_t,
-                )
-            }
+            unsafe { libc::connect(fd.as_raw_fd(), &raw const nobody, size_of::<libc::sockaddr>() as libc::socklen_t) }
         }
     };
     Errno::result(result).map(drop)

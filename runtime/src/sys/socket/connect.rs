@@ -14,10 +14,7 @@ use crate::sys::error::SysError;
 
 /// Starts to connect, from `local` if given. The flag says whether it is still in progress: then the
 /// socket becomes writable when it is decided, and `take_error` tells how.
-pub(crate) fn connect_start(
-    addr: SocketAddr,
-    local: Option<SocketAddr>,
-) -> io::Result<(OwnedFd, bool)> {
+pub(crate) fn connect_start(addr: SocketAddr, local: Option<SocketAddr>) -> io::Result<(OwnedFd, bool)> {
     let socket = calls::tcp_socket(addr).map_err(|e| SysError::wrap("socket for", addr, e))?;
     let fd = socket.as_fd();
     if let Some(local) = local {
@@ -51,14 +48,9 @@ mod tests {
         let epoll = Epoll::new().unwrap();
         epoll.add(socket.as_fd(), OUT, 0).unwrap();
         let mut events = Events::with_capacity(1);
-        let n = (0..100).find_map(|_| {
-            match epoll
-                .wait(&mut events, Some(Duration::from_secs(10)))
-                .unwrap()
-            {
-                0 => None,
-                n => Some(n),
-            }
+        let n = (0..100).find_map(|_| match epoll.wait(&mut events, Some(Duration::from_secs(10))).unwrap() {
+            0 => None,
+            n => Some(n),
         });
         assert_eq!(n, Some(1));
         take_error(socket.as_fd()).unwrap()
@@ -68,8 +60,7 @@ mod tests {
     fn a_connect_is_decided_later_and_keeps_its_local_address() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        let (socket, _in_progress) =
-            connect_start(addr, Some("127.0.0.2:0".parse().unwrap())).unwrap();
+        let (socket, _in_progress) = connect_start(addr, Some("127.0.0.2:0".parse().unwrap())).unwrap();
         assert!(decided(&socket).is_none());
         assert_eq!(peer_addr(socket.as_fd()).unwrap(), addr);
         let local = local_addr(socket.as_fd()).unwrap();
@@ -95,15 +86,8 @@ mod tests {
     fn a_local_address_that_is_not_ours_is_an_error_naming_it() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         // TEST-NET-1 (RFC 5737): nobody's.
-        let error = connect_start(
-            listener.local_addr().unwrap(),
-            Some("192.0.2.1:0".parse().unwrap()),
-        )
-        .unwrap_err();
+        let error = connect_start(listener.local_addr().unwrap(), Some("192.0.2.1:0".parse().unwrap())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
-        assert!(
-            error.to_string().starts_with("bind 192.0.2.1:0: "),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("bind 192.0.2.1:0: "), "{error}");
     }
 }

@@ -63,9 +63,7 @@ mod tests {
         let duplicate = served.try_clone().unwrap();
         reset(served.as_fd()).unwrap();
         // A blocking read: it would wait for ever had the RST not been sent.
-        client
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let error = client.read(&mut [0; 8]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         drop(duplicate);
@@ -78,9 +76,7 @@ mod tests {
         let (mut served, mut client) = pair();
         served.write_all(b"a cut body").unwrap();
         reset(served.as_fd()).unwrap();
-        client
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let error = client.read_to_end(&mut Vec::new()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
@@ -91,10 +87,7 @@ mod tests {
         let duplicate = served.try_clone().unwrap();
         drop(served);
         client.set_nonblocking(true).unwrap();
-        assert_eq!(
-            client.read(&mut [0; 8]).unwrap_err().kind(),
-            ErrorKind::WouldBlock
-        );
+        assert_eq!(client.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
         drop(duplicate);
     }
 
@@ -103,9 +96,7 @@ mod tests {
         let (served, mut other) = UnixStream::pair().unwrap();
         let _duplicate = served.try_clone().unwrap();
         reset(served.as_fd()).unwrap();
-        other
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .unwrap();
+        other.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         assert_eq!(other.read(&mut [0; 8]).unwrap(), 0);
     }
 
@@ -113,9 +104,7 @@ mod tests {
     fn each_direction_ends_alone() {
         let (mut served, mut client) = pair();
         shutdown_write(served.as_fd()).unwrap();
-        client
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         assert_eq!(client.read(&mut [0; 8]).unwrap(), 0);
         client.write_all(b"still").unwrap();
         let mut got = [0; 5];
@@ -126,9 +115,7 @@ mod tests {
 
         let (served, mut client) = pair();
         shutdown_both(served.as_fd()).unwrap();
-        client
-            .set_read_timeout(Some(Duration::from_secs(30)))
-            .unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         assert_eq!(client.read(&mut [0; 8]).unwrap(), 0);
     }
 }

@@ -51,9 +51,7 @@ pub(crate) fn take_error(fd: BorrowedFd<'_>) -> io::Result<Option<io::Error>> {
 /// what law 2 takes from TCP is not known of them, so they do not count.
 pub(crate) fn is_tcp(fd: BorrowedFd<'_>) -> bool {
     options::kind(fd).is_ok_and(|(domain, kind, protocol)| {
-        matches!(domain, libc::AF_INET | libc::AF_INET6)
-            && kind == libc::SOCK_STREAM
-            && protocol == libc::IPPROTO_TCP
+        matches!(domain, libc::AF_INET | libc::AF_INET6) && kind == libc::SOCK_STREAM && protocol == libc::IPPROTO_TCP
     })
 }
 
@@ -79,12 +77,7 @@ mod tests {
         let epoll = Epoll::new().unwrap();
         epoll.add(stream.as_fd(), RDHUP, 0).unwrap();
         let mut events = Events::with_capacity(1);
-        assert!((0..1000).any(|_| {
-            epoll
-                .wait(&mut events, Some(std::time::Duration::from_secs(10)))
-                .unwrap()
-                == 1
-        }));
+        assert!((0..1000).any(|_| { epoll.wait(&mut events, Some(std::time::Duration::from_secs(10))).unwrap() == 1 }));
     }
 
     #[test]
@@ -100,23 +93,11 @@ mod tests {
     #[test]
     fn addresses_are_std_s_and_a_unix_socket_has_none() {
         let (served, client) = pair();
-        assert_eq!(
-            local_addr(served.as_fd()).unwrap(),
-            served.local_addr().unwrap()
-        );
-        assert_eq!(
-            peer_addr(served.as_fd()).unwrap(),
-            client.local_addr().unwrap()
-        );
+        assert_eq!(local_addr(served.as_fd()).unwrap(), served.local_addr().unwrap());
+        assert_eq!(peer_addr(served.as_fd()).unwrap(), client.local_addr().unwrap());
         let (unix, _other) = UnixStream::pair().unwrap();
-        assert_eq!(
-            local_addr(unix.as_fd()).unwrap_err().raw_os_error(),
-            Some(libc::EAFNOSUPPORT)
-        );
-        assert_eq!(
-            peer_addr(unix.as_fd()).unwrap_err().raw_os_error(),
-            Some(libc::EAFNOSUPPORT)
-        );
+        assert_eq!(local_addr(unix.as_fd()).unwrap_err().raw_os_error(), Some(libc::EAFNOSUPPORT));
+        assert_eq!(peer_addr(unix.as_fd()).unwrap_err().raw_os_error(), Some(libc::EAFNOSUPPORT));
     }
 
     #[test]
@@ -131,9 +112,7 @@ mod tests {
         reset(client.as_fd()).unwrap();
         ended(&served);
         assert_eq!(tcp_state(served.as_fd()).unwrap(), CLOSE);
-        let error = take_error(served.as_fd())
-            .unwrap()
-            .expect("the reset is stored");
+        let error = take_error(served.as_fd()).unwrap().expect("the reset is stored");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         // Taken is taken.
         assert!(take_error(served.as_fd()).unwrap().is_none());
@@ -154,10 +133,7 @@ mod tests {
             }
             Err(error) => Some(error),
         });
-        assert_eq!(
-            full.expect("the socket fills").kind(),
-            ErrorKind::WouldBlock
-        );
+        assert_eq!(full.expect("the socket fills").kind(), ErrorKind::WouldBlock);
         assert!(unsent(served.as_fd()).unwrap() > 0);
         let mut sink = vec![0; sent];
         client.read_exact(&mut sink).unwrap();

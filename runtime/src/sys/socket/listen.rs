@@ -70,10 +70,7 @@ mod tests {
         let listener = tcp_listener(any_v4(), 16, false, None).unwrap();
         let addr = local_addr(listener.as_fd()).unwrap();
         let error = accept(listener.as_fd()).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.raw_os_error()),
-            (ErrorKind::WouldBlock, Some(libc::EAGAIN))
-        );
+        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::WouldBlock, Some(libc::EAGAIN)));
         let client = TcpStream::connect(addr).unwrap();
         let served = accept(listener.as_fd()).unwrap();
         assert_eq!(local_addr(served.as_fd()).unwrap(), addr);
@@ -101,20 +98,14 @@ mod tests {
         let error = tcp_listener(addr, 16, false, None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         assert_eq!(errno_of(&error), Some(libc::EADDRINUSE));
-        assert!(
-            error.to_string().starts_with(&format!("bind {addr}: ")),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with(&format!("bind {addr}: ")), "{error}");
     }
 
     #[test]
     fn the_probe_refuses_a_live_listener_only() {
         let listener = tcp_listener(any_v4(), 16, true, None).unwrap();
         let addr = local_addr(listener.as_fd()).unwrap();
-        assert_eq!(
-            probe_exclusive(addr, None).unwrap_err().kind(),
-            ErrorKind::AddrInUse
-        );
+        assert_eq!(probe_exclusive(addr, None).unwrap_err().kind(), ErrorKind::AddrInUse);
 
         // One connection that stays, one that we end first, so that our side goes to TIME_WAIT.
         let live_client = TcpStream::connect(addr).unwrap();

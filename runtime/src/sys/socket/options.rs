@@ -59,47 +59,21 @@ pub(crate) fn set_keepalive(
 ) -> io::Result<()> {
     if let Some(idle) = idle {
         // The times first: turning it on arms the timer with what is set by then.
-        set(
-            fd,
-            IPPROTO_TCP,
-            libc::TCP_KEEPIDLE,
-            &ceil_seconds(idle).clamp(1, MAX_KEEPALIVE_SECONDS),
-        )?;
-        set(
-            fd,
-            IPPROTO_TCP,
-            libc::TCP_KEEPINTVL,
-            &ceil_seconds(interval).clamp(1, MAX_KEEPALIVE_SECONDS),
-        )?;
-        set(
-            fd,
-            IPPROTO_TCP,
-            libc::TCP_KEEPCNT,
-            &(count.clamp(1, MAX_KEEPALIVE_COUNT) as c_int),
-        )?;
+        set(fd, IPPROTO_TCP, libc::TCP_KEEPIDLE, &ceil_seconds(idle).clamp(1, MAX_KEEPALIVE_SECONDS))?;
+        set(fd, IPPROTO_TCP, libc::TCP_KEEPINTVL, &ceil_seconds(interval).clamp(1, MAX_KEEPALIVE_SECONDS))?;
+        set(fd, IPPROTO_TCP, libc::TCP_KEEPCNT, &(count.clamp(1, MAX_KEEPALIVE_COUNT) as c_int))?;
     }
-    set(
-        fd,
-        SOL_SOCKET,
-        libc::SO_KEEPALIVE,
-        &c_int::from(idle.is_some()),
-    )
+    set(fd, SOL_SOCKET, libc::SO_KEEPALIVE, &c_int::from(idle.is_some()))
 }
 
 /// TCP_USER_TIMEOUT; `None` is the system's default (retransmission counts).
 pub(crate) fn tcp_user_timeout(fd: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
     let ms: c_int = get(fd, IPPROTO_TCP, libc::TCP_USER_TIMEOUT)?;
-    Ok(u64::try_from(ms)
-        .ok()
-        .filter(|&ms| ms > 0)
-        .map(Duration::from_millis))
+    Ok(u64::try_from(ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis))
 }
 
 /// TCP_USER_TIMEOUT: how long sent bytes may stay unacknowledged. Milliseconds; `None` is the default.
-pub(crate) fn set_tcp_user_timeout(
-    fd: BorrowedFd<'_>,
-    timeout: Option<Duration>,
-) -> io::Result<()> {
+pub(crate) fn set_tcp_user_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<()> {
     let ms = match timeout {
         None => 0,
         // A zero would mean the default; the shortest time that can be said is meant.
@@ -136,10 +110,7 @@ pub(crate) fn linger(fd: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
 
 /// SO_LINGER in seconds. Zero makes the last close send an RST; more would block it.
 pub(crate) fn set_linger(fd: BorrowedFd<'_>, time: Option<Duration>) -> io::Result<()> {
-    let value = libc::linger {
-        l_onoff: c_int::from(time.is_some()),
-        l_linger: time.map_or(0, ceil_seconds),
-    };
+    let value = libc::linger { l_onoff: c_int::from(time.is_some()), l_linger: time.map_or(0, ceil_seconds) };
     set(fd, SOL_SOCKET, libc::SO_LINGER, &value)
 }
 
@@ -192,9 +163,7 @@ fn seconds(value: c_int) -> Duration {
 }
 
 fn ceil_seconds(time: Duration) -> c_int {
-    let seconds = time
-        .as_secs()
-        .saturating_add(u64::from(time.subsec_nanos() > 0));
+    let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
     c_int::try_from(seconds).unwrap_or(c_int::MAX)
 }
 
@@ -216,10 +185,7 @@ impl OptionValue for u8 {
 }
 
 impl OptionValue for libc::linger {
-    const ZERO: Self = Self {
-        l_onoff: 0,
-        l_linger: 0,
-    };
+    const ZERO: Self = Self { l_onoff: 0, l_linger: 0 };
 }
 
 /// getsockopt(2). The kernel writes at most as many bytes as `T` has (TCP_INFO is cut to fit).
@@ -228,15 +194,7 @@ fn get<T: OptionValue>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Res
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` is live and initialised, `len` is its size and the kernel writes no more than that;
     // `OptionValue` types are valid whatever the bytes.
-    let result = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            (&raw mut value).cast(),
-            &raw mut len,
-        )
-    };
+    let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
     Errno::result(result)?;
     Ok(value)
 }
@@ -245,15 +203,7 @@ fn get<T: OptionValue>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Res
 fn set<T: OptionValue>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` is a live reference to `len` bytes, which the kernel only reads.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            std::ptr::from_ref(value).cast(),
-            len,
-        )
-    };
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len) };
     Ok(Errno::result(result).map(drop)?)
 }
 
@@ -266,10 +216,7 @@ mod tests {
 
     fn stream() -> (TcpStream, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        (
-            TcpStream::connect(listener.local_addr().unwrap()).unwrap(),
-            listener,
-        )
+        (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener)
     }
 
     #[test]
@@ -292,15 +239,9 @@ mod tests {
 
         assert_eq!(tcp_user_timeout(fd).unwrap(), None);
         set_tcp_user_timeout(fd, Some(Duration::from_micros(10_001))).unwrap();
-        assert_eq!(
-            tcp_user_timeout(fd).unwrap(),
-            Some(Duration::from_millis(11))
-        );
+        assert_eq!(tcp_user_timeout(fd).unwrap(), Some(Duration::from_millis(11)));
         set_tcp_user_timeout(fd, Some(Duration::ZERO)).unwrap();
-        assert_eq!(
-            tcp_user_timeout(fd).unwrap(),
-            Some(Duration::from_millis(1))
-        );
+        assert_eq!(tcp_user_timeout(fd).unwrap(), Some(Duration::from_millis(1)));
         set_tcp_user_timeout(fd, None).unwrap();
         assert_eq!(tcp_user_timeout(fd).unwrap(), None);
     }

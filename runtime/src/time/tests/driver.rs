@@ -53,12 +53,15 @@ fn the_loop_sleeps_until_the_tick_and_then_finds_it_due() {
     let (driver, _) = idle_driver();
     let _current = driver.enter();
     assert!(driver.next_deadline().is_none() && driver.fire(Instant::now() + HOUR) == 0);
-    let mut one = sleep(10 * HOUR + Duration::from_nanos(1));
-    let counter = park(&mut one);
+    let (mut one, mut two) = (sleep(10 * HOUR + Duration::from_nanos(1)), sleep(20 * HOUR));
+    let (counter, _) = (park(&mut one), park(&mut two));
     let next = driver.next_deadline().expect("armed");
     assert!(next >= one.deadline() && next < one.deadline() + MS, "rounded up to the tick");
     assert_eq!(driver.fire(next - Duration::from_nanos(1)), 0);
     assert_eq!((driver.fire(next), counter.wakes()), (1, 1));
+    let next = driver.next_deadline().expect("one is left");
+    assert!(next >= two.deadline() && next < two.deadline() + MS, "exact again");
+    drop(two);
     assert!(driver.next_deadline().is_none());
     // The clock has not come so far: woken too early, it waits on.
     assert!(poll(&mut one, &counter).is_pending());
@@ -122,6 +125,33 @@ fn wakers_that_use_the_driver_or_panic_do_no_harm() {
     assert_eq!(driver.armed(), 0, "only sleeps that were fired or dropped");
 }
 
+/// Each wake arms a sleep that is due by the clock of the test, and waits for it.
+struct Chain(Mutex<Vec<Sleep>>);
+
+impl Wake for Chain {
+    fn wake(self: Arc<Self>) {
+        let mut next = sleep(MS);
+        assert!(Pin::new(&mut next).poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_pending());
+        self.0.lock().expect("no panic inside").push(next);
+    }
+}
+
+#[test]
+fn a_fire_ends_although_every_wake_arms_another() {
+    let (driver, _) = idle_driver();
+    let _current = driver.enter();
+    let chain = Arc::new(Chain(Mutex::new(Vec::new())));
+    // More than one batch, so that the first wakes arm before the last are looked for.
+    (0..1_000).for_each(|_| Arc::clone(&chain).wake());
+    for _ in 0..3 {
+        let woken = driver.fire(Instant::now() + HOUR);
+        assert!((1_000..3_000).contains(&woken), "woken: {woken}");
+        assert_eq!(driver.armed(), 1_000);
+    }
+    chain.0.lock().expect("no panic inside").clear();
+    assert_eq!((driver.armed(), Arc::strong_count(&chain)), (0, 1));
+}
+
 #[test]
 fn a_driver_that_is_shut_wakes_all_and_they_go_on_elsewhere() {
     let (driver, _) = idle_driver();
@@ -156,18 +186,24 @@ fn time_can_be_used_while_the_thread_tears_down() {
     }
     thread_local!(static AT_EXIT: std::cell::RefCell<Option<AtExit>> = const { std::cell::RefCell::new(None) });
     let ((driver, _), ran) = (idle_driver(), Arc::new(AtomicBool::new(false)));
-    thread::spawn({
-        let (driver, ran) = (Arc::clone(&driver), Arc::clone(&ran));
-        move || {
-            let _current = driver.enter();
-            let mut sleep = sleep(HOUR);
-            drop(park(&mut sleep));
-            AT_EXIT.set(Some(AtExit(Arc::clone(&driver), Some(sleep), ran)));
-        }
-    })
-    .join()
-    .expect("a panic in teardown");
-    assert!(ran.load(Ordering::SeqCst) && driver.armed() == 0 && Arc::strong_count(&driver) == 1);
+    // Whichever of the two thread-locals is used first, the other one's destructor may meet it.
+    for enter_first in [false, true] {
+        ran.store(false, Ordering::SeqCst);
+        thread::spawn({
+            let (driver, ran) = (Arc::clone(&driver), Arc::clone(&ran));
+            move || {
+                let before = enter_first.then(|| driver.enter());
+                AT_EXIT.set(Some(AtExit(Arc::clone(&driver), None, ran)));
+                let _current = before.unwrap_or_else(|| driver.enter());
+                let mut sleep = sleep(HOUR);
+                drop(park(&mut sleep));
+                AT_EXIT.with_borrow_mut(|at_exit| at_exit.as_mut().expect("set above").1 = Some(sleep));
+            }
+        })
+        .join()
+        .expect("a panic in teardown");
+        assert!(ran.load(Ordering::SeqCst) && driver.armed() == 0 && Arc::strong_count(&driver) == 1);
+    }
 }
 
 #[test]
