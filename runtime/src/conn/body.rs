@@ -20,7 +20,8 @@ use crate::conn::flush_word::{Close, FlushWord};
 use crate::conn::read_word::{Mark, ReadWord, Waiter};
 use crate::error::CloseReason;
 use crate::exec::home::{Home, Msg, Stage};
-use crate::exec::{local, run};
+use crate::exec::local::{self, Local};
+use crate::exec::run;
 use crate::id::{Key, ListenerId};
 use crate::stats::Count;
 use crate::sync::lock;
@@ -93,7 +94,7 @@ impl Body {
             read: ReadWord::new(!tcp),
             flush: FlushWord::new(),
             ends: AtomicU32::new(0),
-            activity: AtomicU32::new(local::now_ms(&home)),
+            activity: AtomicU32::new(local::with(&home, local::now_ms)),
             accepted: AtomicU64::new(0),
             queued: AtomicUsize::new(0),
             key: AtomicU64::new(Key::NONE.0),
@@ -118,8 +119,14 @@ impl Body {
 
     /// Something happened: the read clock starts anew.
     #[inline]
-    pub(crate) fn touch(&self) {
-        self.activity.store(local::now_ms(&self.home), Ordering::Relaxed);
+    pub(crate) fn touch(&self, here: Option<&Local>) {
+        self.activity.store(local::now_ms(here), Ordering::Relaxed);
+    }
+
+    /// The flush owner: the kernel took `n` bytes. Plain load and store: there is one owner.
+    #[inline]
+    pub(crate) fn add_accepted(&self, n: usize) {
+        self.accepted.store(self.accepted.load(Ordering::Relaxed).wrapping_add(n as u64), Ordering::Relaxed);
     }
 
     pub(crate) fn reason(&self) -> Option<CloseReason> {

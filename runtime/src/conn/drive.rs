@@ -4,12 +4,13 @@
 //! Laws: 3 (one owner; the remainder is back before Flushing is left), 8 (budget), 11 (a failed send stores its
 //! reason before it leaves Flushing), 15.
 
-use crate::buf::{Outgoing, SendEnd};
+use crate::buf::{Outgoing, SendEnd, Sent};
 use crate::conn::body::Body;
 use crate::conn::flush_word::Leave;
 use crate::conn::read_word::Mark;
 use crate::error::CloseReason;
 use crate::exec::home::Msg;
+use crate::exec::local;
 use crate::stats::Count;
 use crate::sync::lock;
 use crate::sys;
@@ -37,15 +38,22 @@ pub(crate) struct Batch<'a> {
 
 /// Sends the batch and what is queued behind it. `waiter` is left with the remainder if there is one.
 pub(crate) fn drive(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option<&Waker>) -> Drive {
+    let first = batch.bytes.send(body.as_fd(), budget);
+    go_on(body, batch, budget, waiter, first)
+}
+
+/// What comes after the owner's first send.
+pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option<&Waker>, first: Sent) -> Drive {
     let Batch { bytes, mut counted } = batch;
     let mut left = budget;
+    let mut first = Some(first);
     loop {
-        let sent = bytes.send(body.as_fd(), left);
+        let sent = first.take().unwrap_or_else(|| bytes.send(body.as_fd(), left));
         body.home.count(Count::Sends, u64::from(sent.calls));
         left = left.saturating_sub(sent.bytes);
         if sent.bytes > 0 {
-            body.accepted.fetch_add(sent.bytes as u64, Ordering::Relaxed);
-            body.touch();
+            body.add_accepted(sent.bytes);
+            local::with(&body.home, |here| body.touch(here));
             if counted {
                 body.queued.fetch_sub(sent.bytes, Ordering::Relaxed);
             }

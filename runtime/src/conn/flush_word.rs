@@ -123,6 +123,12 @@ impl FlushWord {
         })
     }
 
+    /// Owner, everything is out: [`finish`](Self::finish) where nothing else happened. False: it did, call `finish`.
+    #[inline]
+    pub(crate) fn finish_quiet(&self) -> bool {
+        self.0.compare_exchange(FLUSHING, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// Owner, the socket refused and the remainder is back in the queue.
     pub(crate) fn block(&self) -> Leave {
         self.step(|w| {

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// The reading half of a connection: `Send`, used by one task at a time, on any thread.
 ///
@@ -28,8 +28,9 @@ pub struct ReadHalf {
     /// The last recv does not prove that the socket is drained: it filled its space, was a peek, or the connection
     /// is sticky. Recv before parking.
     pub(crate) more: bool,
-    /// Reads in a row that completed on a reactor thread.
+    /// Reads in a row that a reactor thread may still complete before others get their turn.
     streak: u32,
+    budget: u32,
     /// The peer's FIN was seen.
     over: bool,
 }
@@ -54,7 +55,8 @@ pub(crate) enum Intent {
 impl ReadHalf {
     pub(crate) fn new(body: Arc<Body>) -> Self {
         let pool = BufPool::of_size(body.home.config.recv_buffer_size);
-        Self { body, pool, more: false, streak: 0, over: false }
+        let budget = body.home.config.read_budget;
+        Self { body, pool, more: false, streak: budget, budget, over: false }
     }
 
     /// The one way to read: `recv` makes the system call and is called only when there may be something.
@@ -67,82 +69,97 @@ impl ReadHalf {
         mut recv: impl FnMut(BorrowedFd<'_>) -> io::Result<Got<T>>,
     ) -> Poll<io::Result<Option<T>>> {
         loop {
-            if let Some(result) = self.try_recv(intent, Some(cx), &mut recv) {
-                return result.map(|result| result.map(|got| got.map(|got| got.value)));
-            }
-            let waiter = match local::current_task(&self.body.home, cx.waker()) {
-                Some(id) => Waiter::Task(id),
-                None => {
-                    self.body.set_foreign_reader(cx.waker().clone());
-                    Waiter::Foreign
+            let look = self.body.read.look();
+            if look.is_ready() || self.more || self.over || look.is_draining() {
+                if self.streak == 0 && local::is_reactor_thread() {
+                    // Its share is used: to the back of the run queue. Nothing was consumed, so nothing is lost.
+                    self.streak = self.budget;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
-            };
-            self.body.touch();
-            if self.body.read.park(waiter) {
-                self.streak = 0;
-                self.body.home.count(Count::Parks, 1);
+                if let Some(result) = self.try_recv(intent, &mut recv) {
+                    return Poll::Ready(result);
+                }
+            }
+            if self.park(cx.waker()) {
                 return Poll::Pending;
             }
         }
     }
 
-    /// One look: `None` means that nothing is there and the reader may park (or give up). With a context, a reader
-    /// that has had its share yields.
+    /// Waits for the next edge, unless one came. Every park writes its own waiter over an earlier one.
+    #[inline]
+    fn park(&mut self, waker: &Waker) -> bool {
+        let body = &*self.body;
+        local::with(&body.home, |here| {
+            let waiter = match here.and_then(|here| here.current_task(waker)) {
+                Some(id) => Waiter::Task(id),
+                None => {
+                    body.set_foreign_reader(waker.clone());
+                    Waiter::Foreign
+                }
+            };
+            body.touch(here);
+            if !body.read.park(waiter) {
+                return false;
+            }
+            self.streak = self.budget;
+            body.home.count_with(here, Count::Parks, 1);
+            true
+        })
+    }
+
+    /// One look: `None` means that nothing is there and the reader may park (or give up).
     #[inline]
     pub(crate) fn try_recv<T>(
         &mut self,
         intent: Intent,
-        cx: Option<&mut Context<'_>>,
         recv: &mut impl FnMut(BorrowedFd<'_>) -> io::Result<Got<T>>,
-    ) -> Option<Poll<io::Result<Option<Got<T>>>>> {
+    ) -> Option<io::Result<Option<T>>> {
         let body = &*self.body;
         if self.over {
-            return Some(Poll::Ready(Ok(None)));
+            return Some(Ok(None));
         }
-        if intent == Intent::Idle && body.read.is_draining() {
+        if intent == Intent::Idle && body.read.look().is_draining() {
             body.ends.fetch_or(ends::DRAINED, Ordering::AcqRel);
-            return Some(Poll::Ready(Ok(None)));
-        }
-        if let Some(cx) = cx
-            && self.streak >= body.home.config.read_budget
-            && local::is_reactor_thread()
-        {
-            // Its share is used: to the back of the run queue. Nothing was consumed, so nothing is lost.
-            self.streak = 0;
-            cx.waker().wake_by_ref();
-            return Some(Poll::Pending);
+            return Some(Ok(None));
         }
         if !(body.read.consume() || self.more) {
             return None;
         }
-        let result = recv(body.as_fd());
-        if let Err(error) = &result
-            && error.raw_os_error().is_none()
-        {
-            // Declined by the caller's space, not by the socket: what is there is still there.
-            self.more = true;
-            return Some(Poll::Ready(result.map(Some)));
-        }
-        body.home.count(Count::Reads, 1);
-        match result {
+        match recv(body.as_fd()) {
             Ok(got) if got.n > 0 => {
+                body.home.count(Count::Reads, 1);
                 // Asked after the recv: an edge that sets the bit later also makes the word Ready.
                 self.more = got.more || body.read.is_sticky();
-                self.streak += 1;
-                Some(Poll::Ready(Ok(Some(got))))
+                self.streak = self.streak.saturating_sub(1);
+                Some(Ok(Some(got.value)))
             }
-            Ok(_) => Some(Poll::Ready(self.end_of_input())),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.more = false;
-                body.home.count(Count::Eagain, 1);
-                // What was received comes before the reason (law 11), and now nothing is left.
-                body.reason().map(|reason| Poll::Ready(Err(reason.into())))
+            Ok(_) => {
+                body.home.count(Count::Reads, 1);
+                Some(self.end_of_input())
             }
-            Err(error) => {
-                body.end(CloseReason::from_io("recv", &error));
-                Some(Poll::Ready(Err(self.stored_reason())))
-            }
+            Err(error) => self.failed(error),
         }
+    }
+
+    #[cold]
+    fn failed<T>(&mut self, error: io::Error) -> Option<io::Result<Option<T>>> {
+        let body = &*self.body;
+        if error.raw_os_error().is_none() {
+            // Declined by the caller's space, not by the socket: what is there is still there.
+            self.more = true;
+            return Some(Err(error));
+        }
+        body.home.count(Count::Reads, 1);
+        if error.kind() == io::ErrorKind::WouldBlock {
+            self.more = false;
+            body.home.count(Count::Eagain, 1);
+            // What was received comes before the reason (law 11), and now nothing is left.
+            return body.reason().map(|reason| Err(reason.into()));
+        }
+        body.end(CloseReason::from_io("recv", &error));
+        Some(Err(self.stored_reason()))
     }
 
     /// recv returned 0: the peer's FIN, or a reset whose error a failed send has consumed (law 11).

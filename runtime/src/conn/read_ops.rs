@@ -79,10 +79,7 @@ impl ReadHalf {
     pub fn try_read(&mut self) -> io::Result<Option<RecvBuf>> {
         let pool = self.pool;
         let mut recv = |fd: std::os::fd::BorrowedFd<'_>| recv_buffer(pool, fd);
-        match self.try_recv(Intent::Busy, None, &mut recv) {
-            Some(Poll::Ready(result)) => result.map(|got| got.map(|got| got.value)),
-            _ => Err(io::ErrorKind::WouldBlock.into()),
-        }
+        self.try_recv(Intent::Busy, &mut recv).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
     #[inline]

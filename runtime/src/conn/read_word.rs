@@ -53,6 +53,22 @@ pub(crate) enum Mark {
     Draining,
 }
 
+/// One look at the word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look(u64);
+
+impl Look {
+    #[inline]
+    pub(crate) fn is_ready(self) -> bool {
+        self.0 & STATE == READY
+    }
+
+    #[inline]
+    pub(crate) fn is_draining(self) -> bool {
+        self.0 & DRAINING != 0
+    }
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct ReadWord(AtomicU64);
@@ -64,10 +80,16 @@ impl ReadWord {
         Self(AtomicU64::new(if sticky { IDLE | STICKY } else { IDLE }))
     }
 
+    /// Reader: what the word says now.
+    #[inline]
+    pub(crate) fn look(&self) -> Look {
+        Look(self.0.load(Ordering::Acquire))
+    }
+
     /// Reader: takes the readiness, if there is any. To be called BEFORE the recv.
     #[inline]
     pub(crate) fn consume(&self) -> bool {
-        if self.0.load(Ordering::Relaxed) & STATE != READY {
+        if !self.look().is_ready() {
             return false;
         }
         // Only the reader leaves Ready, so the state cannot have changed since the load; kept bits may have.

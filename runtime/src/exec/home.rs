@@ -6,7 +6,7 @@
 //! thread. Laws: 7, 9, 12, 16.
 
 use crate::config::ReactorConfig;
-use crate::exec::local;
+use crate::exec::local::{self, Local};
 use crate::id::{Key, TaskId};
 use crate::stats::{Count, SharedCounts};
 use crate::sync::gate::{Gate, Refused};
@@ -122,8 +122,15 @@ impl Home {
     /// Adds to a counter, on whichever thread this is.
     #[inline]
     pub(crate) fn count(&self, count: Count, n: u64) {
-        if !local::count(self, count, n) {
-            self.counts.add(count, n);
+        local::with(self, |here| self.count_with(here, count, n));
+    }
+
+    /// The same where it is known whether this is the reactor's thread.
+    #[inline]
+    pub(crate) fn count_with(&self, here: Option<&Local>, count: Count, n: u64) {
+        match here {
+            Some(here) => here.count(count, n),
+            None => self.counts.add(count, n),
         }
     }
 

@@ -145,7 +145,8 @@ pub(crate) enum Discard {
     Stopped,
 }
 
-struct Local {
+/// See the module's text.
+pub(crate) struct Local {
     /// Identity of the reactor that runs here, for comparison only; null on other threads.
     home_ptr: Cell<*const Home>,
     home: RefCell<Option<Arc<Home>>>,
@@ -270,16 +271,24 @@ pub(crate) fn messages_len() -> usize {
     LOCAL.with(|local| local.messages.borrow().len())
 }
 
-/// The id of the task that is being polled, if `waker` is that task's own and `home` is this thread's reactor.
+/// Runs `f` with this thread's state if `home`'s reactor runs here. One look at the thread-local for several uses.
 #[inline]
-pub(crate) fn current_task(home: &Home, waker: &Waker) -> Option<TaskId> {
-    LOCAL.with(|local| {
-        let current = local.current.get();
-        let mine = ptr::eq(local.home_ptr.get(), home)
-            && ptr::eq(current.data, waker.data())
-            && ptr::eq(current.vtable, waker.vtable());
-        mine.then_some(current.id)
-    })
+pub(crate) fn with<T>(home: &Home, f: impl FnOnce(Option<&Local>) -> T) -> T {
+    LOCAL.with(|local| f(ptr::eq(local.home_ptr.get(), home).then_some(&**local)))
+}
+
+impl Local {
+    /// The id of the task that is being polled, if `waker` is that task's own.
+    #[inline]
+    pub(crate) fn current_task(&self, waker: &Waker) -> Option<TaskId> {
+        let current = self.current.get();
+        (ptr::eq(current.data, waker.data()) && ptr::eq(current.vtable, waker.vtable())).then_some(current.id)
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, count: Count, n: u64) {
+        self.counts.add(count, n);
+    }
 }
 
 /// Executor: `task` is about to be polled.
@@ -306,18 +315,6 @@ pub(crate) fn insert_task(future: Pin<Box<dyn Erased>>, header: Arc<Header>) {
         local.counts.add(Count::TasksSpawned, 1);
         local.tasks.borrow_mut().insert(future, header);
     });
-}
-
-/// Adds to a counter of `home` if this is its thread.
-#[inline]
-pub(crate) fn count(home: &Home, count: Count, n: u64) -> bool {
-    LOCAL.with(|local| {
-        let here = ptr::eq(local.home_ptr.get(), home);
-        if here {
-            local.counts.add(count, n);
-        }
-        here
-    })
 }
 
 /// Reactor: counts on its own thread.
@@ -355,15 +352,12 @@ pub(crate) fn set_now_ms(now: u32) {
     LOCAL.with(|local| local.now_ms.set(now));
 }
 
-/// The time that activity on a connection of `home` is stamped with: the pass's own on its thread, else the clock
-/// (a sleeping reactor's cached time would be old).
+/// The time that activity on a connection is stamped with: the pass's own on its reactor's thread, else the clock (a
+/// sleeping reactor's cached time would be old).
 #[inline]
-pub(crate) fn now_ms(home: &Home) -> u32 {
-    LOCAL.with(|local| {
-        if ptr::eq(local.home_ptr.get(), home) {
-            local.now_ms.get()
-        } else {
-            crate::sys::clock::monotonic_coarse_ms() as u32
-        }
-    })
+pub(crate) fn now_ms(here: Option<&Local>) -> u32 {
+    match here {
+        Some(here) => here.now_ms.get(),
+        None => crate::sys::clock::monotonic_coarse_ms() as u32,
+    }
 }

@@ -79,7 +79,7 @@ struct Rude {
 
 impl Wake for Rude {
     fn wake(self: Arc<Self>) {
-        let mut sleep = sleep(MS);
+        let mut sleep = sleep(HOUR / 2);
         drop(park(&mut sleep));
         self.arms.lock().expect("no panic inside").push(sleep);
         assert!(!self.panics, "a rude wake: this panic is part of the test");
@@ -130,7 +130,7 @@ struct Chain(Mutex<Vec<Sleep>>);
 
 impl Wake for Chain {
     fn wake(self: Arc<Self>) {
-        let mut next = sleep(MS);
+        let mut next = sleep(HOUR / 2);
         assert!(Pin::new(&mut next).poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_pending());
         self.0.lock().expect("no panic inside").push(next);
     }
@@ -156,14 +156,16 @@ fn a_fire_ends_although_every_wake_arms_another() {
 fn a_driver_that_is_shut_wakes_all_and_they_go_on_elsewhere() {
     let (driver, _) = idle_driver();
     let current = driver.enter();
-    let mut sleeps: Vec<_> = (0..100).map(|i| sleep(100 * MS + i * MS)).collect();
+    let mut sleeps: Vec<_> = (0..100).map(|_| sleep(HOUR)).collect();
     let counters: Vec<_> = sleeps.iter_mut().map(park).collect();
     driver.shutdown();
     driver.shutdown();
     assert!(driver.next_deadline().is_none() && driver.armed() == 0);
     assert!(counters.iter().all(|counter| counter.wakes() == 1));
     // Still this thread's driver, but it takes nothing more.
-    for sleep in sleeps {
+    for mut sleep in sleeps {
+        assert!(poll(&mut sleep, &counters[0]).is_pending());
+        sleep.reset(Instant::now() + MS);
         let deadline = sleep.deadline();
         block_on(sleep);
         assert!(Instant::now() >= deadline);

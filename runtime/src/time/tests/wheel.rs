@@ -9,8 +9,11 @@ use proptest::{prop_assert, prop_assert_eq};
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u64),
+    /// Due before the present.
+    InsertPast(u64),
     Cancel(usize),
     Rearm(usize, u64),
+    RearmPast(usize, u64),
     /// Expire this much later, so many entries at a time.
     Advance(u64, usize),
     /// Only the clock moves: nobody expires.
@@ -31,6 +34,8 @@ fn step() -> impl Strategy<Value = Step> {
     let index = || 0..1_000_usize;
     prop_oneof![
         8 => wait().prop_map(Step::Insert),
+        1 => wait().prop_map(Step::InsertPast),
+        1 => (index(), wait()).prop_map(|(i, w)| Step::RearmPast(i, w)),
         2 => index().prop_map(Step::Cancel),
         3 => (index(), wait()).prop_map(|(i, w)| Step::Rearm(i, w)),
         2 => ((0..14_u32, 0..u64::MAX), 1..9_usize).prop_map(|((bits, x), b)| Step::Advance(x >> (63 - bits), b)),
@@ -70,9 +75,10 @@ fn follow(steps: &[Step]) -> Result<usize, TestCaseError> {
     for step in steps {
         let mut out = Vec::new();
         match *step {
-            Step::Insert(wait) => {
+            Step::Insert(wait) | Step::InsertPast(wait) => {
                 names += 1;
-                let due = now.saturating_add(wait);
+                let past = matches!(step, Step::InsertPast(_));
+                let due = if past { now.saturating_sub(wait) } else { now.saturating_add(wait) };
                 list.waiting.push((wheel.insert(now, due, names), due, names));
             }
             Step::Cancel(i) if !list.waiting.is_empty() => {
@@ -81,12 +87,13 @@ fn follow(steps: &[Step]) -> Result<usize, TestCaseError> {
                 prop_assert_eq!(wheel.cancel(key), Some((due, name)));
                 list.gone.push(key);
             }
-            Step::Rearm(i, wait) if !list.waiting.is_empty() => {
+            Step::Rearm(i, wait) | Step::RearmPast(i, wait) if !list.waiting.is_empty() => {
                 let at = i % list.waiting.len();
-                list.waiting[at].1 = now.saturating_add(wait);
+                let past = matches!(step, Step::RearmPast(..));
+                list.waiting[at].1 = if past { now.saturating_sub(wait) } else { now.saturating_add(wait) };
                 prop_assert!(wheel.rearm(list.waiting[at].0, list.waiting[at].1));
             }
-            Step::Cancel(_) | Step::Rearm(..) => {}
+            Step::Cancel(_) | Step::Rearm(..) | Step::RearmPast(..) => {}
             Step::Pass(by) => now = now.saturating_add(by),
             Step::Half(by) => {
                 now = now.saturating_add(by);
@@ -196,6 +203,11 @@ fn a_table_that_has_grown_is_given_back_and_old_keys_stay_dead() {
     let key = wheel.insert(5, 9, 1);
     assert!(keys.iter().all(|old| wheel.payload(*old).is_none()));
     assert_eq!(wheel.payload(key), Some(&mut 1));
+    let (mut drained, mut out) = (Wheel::new(), Vec::new());
+    let key = drained.insert(5, 9, 1);
+    drained.drain(&mut out);
+    drained.insert(5, 9, 2);
+    assert!(out == [1] && drained.payload(key).is_none());
 }
 
 #[test]
