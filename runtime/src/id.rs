@@ -19,21 +19,30 @@ impl TaskId {
     }
 
     /// From the 56 bits that [`TaskId::bits`] gave.
+    #[inline]
     pub(crate) fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
+    #[inline]
     pub(crate) fn bits(self) -> u64 {
         self.0
     }
 
+    #[inline]
     pub(crate) fn slot(self) -> usize {
         (self.0 & 0xffff_ffff) as usize
     }
 
-    /// Does this id belong to a slot that is in `generation` now?
+    /// Does this id belong to a slot that is in `generation` (at most 24 bits) now?
+    #[inline]
     pub(crate) fn is_generation(self, generation: u32) -> bool {
-        (self.0 >> 32) as u32 == generation & Self::GENERATION_MASK
+        (self.0 >> 32) as u32 == generation
+    }
+
+    /// The generation of the slot's next user.
+    pub(crate) fn next_generation(self) -> u32 {
+        ((self.0 >> 32) as u32 + 1) & Self::GENERATION_MASK
     }
 }
 
@@ -50,10 +59,12 @@ impl Key {
         Self(u64::from(generation) << 32 | u64::from(slot))
     }
 
+    #[inline]
     pub(crate) fn slot(self) -> usize {
         (self.0 & 0xffff_ffff) as usize
     }
 
+    #[inline]
     pub(crate) fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -79,13 +90,14 @@ mod tests {
 
     #[test]
     fn ids_survive_packing_and_stale_generations_are_seen() {
-        for (slot, generation) in [(0, 0), (1, 1), (u32::MAX - 1, 0x00ff_ffff), (7, 0x0100_0003)] {
+        for (slot, generation) in [(0, 0), (1, 1), (u32::MAX - 1, 0x00ff_ffff), (7, 0x00f0_0003)] {
             let id = TaskId::new(slot, generation);
             assert!(id.bits() < 1 << 56, "fits above the read word's flags");
             let back = TaskId::from_bits(id.bits());
             assert_eq!(back.slot(), slot as usize);
             assert!(back.is_generation(generation));
             assert!(!back.is_generation(generation.wrapping_add(1)));
+            assert!(TaskId::new(slot, back.next_generation()).bits() < 1 << 56, "wraps within its bits");
         }
         let key = Key::new(3, 9);
         assert_eq!((key.slot(), key.generation()), (3, 9));

@@ -1,11 +1,10 @@
 //! Counters: what a reactor did, as one snapshot.
 //!
-//! Job: one list of counters, their storage and the public [`Stats`]. State: a plain counter set a thread (reactor
-//! only, no atomics on the hot path) that is published at the end of every pass, and an atomic set a reactor that
-//! foreign threads add to. Thread class: any thread reads a snapshot. Law 16 (everything is counted).
+//! Job: one list of counters, their storage and the public [`Stats`]. State: two sets a reactor, one for its own thread
+//! and one for the others. Thread class: any thread reads a snapshot. Law 16 (everything is counted).
 
-use std::cell::Cell;
 use std::fmt;
+// std atomic: they only count; no wake or hand-over hangs on them.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
@@ -18,7 +17,8 @@ macro_rules! counters {
 
         /// A snapshot of the counters of one reactor, or of all of a runtime (summed).
         ///
-        /// A busy reactor publishes its own counters once per pass, so a snapshot may lag behind by one pass.
+        /// Read counter by counter while the reactors run: sums over several of them may be off by what happens
+        /// meanwhile. The gauges are set once a pass.
         /// `Display` prints one `name value` pair a line.
         #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
         pub struct Stats {
@@ -113,35 +113,14 @@ counters! {
     StagedRefused staged_refused,
 }
 
-/// A reactor thread's own counters: plain cells, published once per pass.
+/// A reactor's counters: one set that only its own thread writes, by plain load and store, and one that every other
+/// thread adds to.
 #[derive(Debug)]
-pub(crate) struct LocalCounts([Cell<u64>; COUNTERS]);
-
-impl LocalCounts {
-    pub(crate) const fn new() -> Self {
-        Self([const { Cell::new(0) }; COUNTERS])
-    }
-
-    #[inline]
-    pub(crate) fn add(&self, count: Count, n: u64) {
-        let cell = &self.0[count as usize];
-        cell.set(cell.get().wrapping_add(n));
-    }
-
-    /// Moves what has gathered into the shared set.
-    pub(crate) fn publish(&self, shared: &SharedCounts) {
-        for (cell, total) in self.0.iter().zip(&shared.0) {
-            let n = cell.take();
-            if n != 0 {
-                total.fetch_add(n, Ordering::Relaxed);
-            }
-        }
-    }
+pub(crate) struct Counts {
+    own: [AtomicU64; COUNTERS],
+    gauges: [AtomicU64; 3],
+    foreign: Box<[AtomicU64; COUNTERS]>,
 }
-
-/// A reactor's counters as other threads see them, and its gauges.
-#[derive(Debug)]
-pub(crate) struct SharedCounts([AtomicU64; COUNTERS], [AtomicU64; 3]);
 
 /// A value that goes up and down, set by the reactor.
 #[derive(Clone, Copy, Debug)]
@@ -151,32 +130,48 @@ pub(crate) enum Gauge {
     Tasks,
 }
 
-impl SharedCounts {
+impl Counts {
     pub(crate) fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; COUNTERS], [const { AtomicU64::new(0) }; 3])
+        Self {
+            own: [const { AtomicU64::new(0) }; COUNTERS],
+            gauges: [const { AtomicU64::new(0) }; 3],
+            foreign: Box::new([const { AtomicU64::new(0) }; COUNTERS]),
+        }
     }
 
-    pub(crate) fn add(&self, count: Count, n: u64) {
-        self.0[count as usize].fetch_add(n, Ordering::Relaxed);
+    /// On the reactor's own thread: one instruction.
+    #[inline]
+    pub(crate) fn add_own(&self, count: Count, n: u64) {
+        let counter = &self.own[count as usize];
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// On any other thread.
+    pub(crate) fn add_foreign(&self, count: Count, n: u64) {
+        self.foreign[count as usize].fetch_add(n, Ordering::Relaxed);
     }
 
     pub(crate) fn set(&self, gauge: Gauge, value: usize) {
-        self.1[gauge as usize].store(value as u64, Ordering::Relaxed);
+        self.gauges[gauge as usize].store(value as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn gauge(&self, gauge: Gauge) -> usize {
-        self.1[gauge as usize].load(Ordering::Relaxed) as usize
+    fn gauge(&self, gauge: Gauge) -> u64 {
+        self.gauges[gauge as usize].load(Ordering::Relaxed)
     }
 
     pub(crate) fn snapshot(&self) -> Stats {
         let pools = crate::buf::BufPool::stats_all();
+        let read = |count: Count| {
+            let i = count as usize;
+            self.own[i].load(Ordering::Relaxed).wrapping_add(self.foreign[i].load(Ordering::Relaxed))
+        };
         Stats {
-            open: self.gauge(Gauge::Open) as u64,
-            lingering: self.gauge(Gauge::Lingering) as u64,
-            tasks: self.gauge(Gauge::Tasks) as u64,
+            open: self.gauge(Gauge::Open),
+            lingering: self.gauge(Gauge::Lingering),
+            tasks: self.gauge(Gauge::Tasks),
             buffers_outstanding: pools.outstanding as u64,
             buffers_allocated: pools.allocated as u64,
-            ..Stats::from_counters(|count| self.0[count as usize].load(Ordering::Relaxed))
+            ..Stats::from_counters(read)
         }
     }
 }

@@ -15,7 +15,6 @@ mod recv_buf;
 pub(crate) mod spare;
 
 pub(crate) use self::magazine::flush_thread_magazine;
-pub(crate) use self::outgoing::{Outgoing, SendEnd, Sent};
-pub(crate) use self::pool::{BufPool, Fill, PoolStats};
-pub(crate) use self::recv_buf::GrowError;
+pub(crate) use self::outgoing::{First, Outgoing, SendEnd, Sent};
+pub(crate) use self::pool::BufPool;
 pub use self::recv_buf::RecvBuf;

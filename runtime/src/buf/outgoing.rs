@@ -56,6 +56,15 @@ pub(crate) struct Sent {
     pub(crate) end: SendEnd,
 }
 
+/// How a first send went.
+#[must_use = "says whether something is left to send"]
+pub(crate) enum First {
+    /// Everything was in the tail, and the kernel took these bytes in one call.
+    Whole(usize),
+    /// Anything else.
+    Other(Sent),
+}
+
 /// Why a send stopped.
 #[derive(Debug)]
 pub(crate) enum SendEnd {
@@ -208,20 +217,28 @@ impl Outgoing {
     /// the socket fails.
     ///
     /// A short send is followed by another try: only EAGAIN proves that an edge will come.
-    #[inline]
     pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, budget: usize) -> Sent {
+        match self.send_first(fd, budget) {
+            First::Whole(bytes) => Sent { bytes, calls: 1, end: SendEnd::Empty },
+            First::Other(sent) => sent,
+        }
+    }
+
+    /// The same, with the one case told apart that nearly every answer is.
+    #[inline]
+    pub(crate) fn send_first(&mut self, fd: BorrowedFd<'_>, budget: usize) -> First {
         let left = self.tail_left();
         if self.queue.is_empty() && left <= budget && left > 0 {
             return match sys::io::send(fd, &self.tail[self.start..]) {
                 Ok(n) if n == left => {
                     self.tail.clear();
                     self.start = 0;
-                    Sent { bytes: n, calls: 1, end: SendEnd::Empty }
+                    First::Whole(n)
                 }
-                result => self.go_on(fd, budget, result),
+                result => First::Other(self.go_on(fd, budget, result)),
             };
         }
-        self.send_slow(fd, budget, 0, 0)
+        First::Other(self.send_slow(fd, budget, 0, 0))
     }
 
     /// After a first send that did not take everything.

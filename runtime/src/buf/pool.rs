@@ -93,7 +93,7 @@ impl BufPool {
     /// A block to receive into.
     #[inline]
     pub(crate) fn fill(&'static self) -> Fill {
-        Fill { block: magazine::take(self), pool: self }
+        Fill { block: magazine::take(self) }
     }
 
     /// Frees the depots' blocks that nobody needed since the last time. Call it as often as you like, from any
@@ -176,7 +176,6 @@ impl fmt::Debug for BufPool {
 pub(crate) struct Fill {
     /// Empty once committed.
     block: Box<[u8]>,
-    pool: &'static BufPool,
 }
 
 impl Fill {
@@ -189,7 +188,7 @@ impl Fill {
     /// The first `n` bytes (at most the block) are received data.
     #[inline]
     pub(crate) fn commit(mut self, n: usize) -> RecvBuf {
-        RecvBuf::new(mem::take(&mut self.block), self.pool, n)
+        RecvBuf::new(mem::take(&mut self.block), n)
     }
 }
 

@@ -10,6 +10,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::mem;
+use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -26,11 +27,11 @@ use super::pool::BufPool;
 /// Nothing here waits, and all of it may be called from any thread.
 pub struct RecvBuf {
     repr: Repr,
-    /// The pool of the connection; a block that grew is from another one, which its length tells.
-    home: &'static BufPool,
-    /// The data is `start..end` of the block.
-    start: usize,
-    end: usize,
+    /// The data is `start..end` of the block. 24 bytes in all, which the hot path moves several times; sizes are at
+    /// most 1 GiB, so 32 bits hold them.
+    start: u32,
+    /// One more than `end`: never 0, which makes an `Option` of it no larger.
+    end_plus_one: NonZeroU32,
 }
 
 enum Repr {
@@ -75,9 +76,25 @@ impl From<GrowError> for io::Error {
 impl RecvBuf {
     /// The first `n` bytes of the block (at most all of it).
     #[inline]
-    pub(super) fn new(block: Box<[u8]>, home: &'static BufPool, n: usize) -> Self {
+    pub(super) fn new(block: Box<[u8]>, n: usize) -> Self {
         let end = n.min(block.len());
-        Self { repr: Repr::Unique(block), home, start: 0, end }
+        Self { repr: Repr::Unique(block), start: 0, end_plus_one: plus_one(end) }
+    }
+
+    #[inline]
+    fn start(&self) -> usize {
+        self.start as usize
+    }
+
+    #[inline]
+    fn end(&self) -> usize {
+        (self.end_plus_one.get() - 1) as usize
+    }
+
+    #[inline]
+    fn set_range(&mut self, start: usize, end: usize) {
+        self.start = start as u32;
+        self.end_plus_one = plus_one(end);
     }
 
     /// Cuts off the first `at` bytes and returns them; `self` keeps the rest. No byte is copied: both parts
@@ -88,16 +105,16 @@ impl RecvBuf {
     pub fn split_to(&mut self, at: usize) -> Self {
         let at = at.min(self.len());
         if at == 0 {
-            return self.without_block();
+            return Self::without_block();
         }
         if at == self.len() {
             // Nothing is left to share with.
-            let rest = self.without_block();
-            return mem::replace(self, rest);
+            return mem::replace(self, Self::without_block());
         }
         let block = self.share();
-        let front = Self { repr: Repr::Shared(block), home: self.home, start: self.start, end: self.start + at };
-        self.start += at;
+        let cut = self.start() + at;
+        let front = Self { repr: Repr::Shared(block), start: self.start, end_plus_one: plus_one(cut) };
+        self.set_range(cut, self.end());
         front
     }
 
@@ -119,56 +136,57 @@ impl RecvBuf {
     /// Keeps the first `len` bytes and forgets the rest; a `len` beyond the length changes nothing.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
-            self.end = self.start + len;
+            self.set_range(self.start(), self.start() + len);
         }
     }
 
     /// The free space behind the data; `None` if there is none, or if the block is shared.
     #[inline]
     pub(crate) fn tail(&mut self) -> Option<&mut [u8]> {
+        if self.is_empty() {
+            // All consumed: the whole block is free.
+            self.set_range(0, 0);
+        }
+        let end = self.end();
         let Repr::Unique(block) = &mut self.repr else {
             return None;
         };
-        if self.start == self.end {
-            // All consumed: the whole block is free.
-            (self.start, self.end) = (0, 0);
-        }
-        let tail = &mut block[self.end..];
+        let tail = &mut block[end..];
         if tail.is_empty() { None } else { Some(tail) }
     }
 
     /// The first `n` bytes of the tail (at most all of it) are received data now.
     #[inline]
     pub(crate) fn committed(&mut self, n: usize) {
-        self.end += n.min(self.capacity_left());
+        self.set_range(self.start(), self.end() + n.min(self.capacity_left()));
     }
 
     /// How long the free space behind the data is: 0 for a shared block.
     #[inline]
     pub(crate) fn capacity_left(&self) -> usize {
         match &self.repr {
-            Repr::Unique(block) => block.len() - self.end,
+            Repr::Unique(block) => block.len() - self.end(),
             Repr::Shared(_) => 0,
         }
     }
 
-    /// Makes a tail: moves the unread bytes to a block of twice their size, of at least the connection's buffer
-    /// size and of at most `max`. When they fit twice into the block they are in, they move to its front.
+    /// Makes a tail: moves the unread bytes to a block of twice their size, of at least the buffer size of `home` (the
+    /// connection's pool) and of at most `max`. When they fit twice into the block they are in, they move to its front.
     /// On an error nothing has changed.
-    pub(crate) fn grow(&mut self, max: usize) -> Result<(), GrowError> {
+    pub(crate) fn grow(&mut self, home: &'static BufPool, max: usize) -> Result<(), GrowError> {
         let len = self.len();
-        let home = self.home;
         let twice = len.saturating_mul(2);
         let size = if twice <= home.size() { home.size() } else { twice.checked_next_power_of_two().unwrap_or(max) };
         let size = size.min(max);
         if size <= len {
             return Err(GrowError { len, max });
         }
+        let range = self.start()..self.end();
         if let Repr::Unique(block) = &mut self.repr
             && block.len() == size
         {
-            block.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, len);
+            block.copy_within(range, 0);
+            self.set_range(0, len);
             return Ok(());
         }
         let pool = if size == home.size() { home } else { BufPool::of_size(size) };
@@ -178,7 +196,7 @@ impl RecvBuf {
         let mut block = magazine::take(pool);
         block[..len].copy_from_slice(self);
         // The assignment drops the old part, which returns the old block.
-        *self = Self::new(block, home, len);
+        *self = Self::new(block, len);
         Ok(())
     }
 
@@ -191,8 +209,8 @@ impl RecvBuf {
     }
 
     /// An empty one, which holds no block.
-    fn without_block(&self) -> Self {
-        Self::new(Box::default(), self.home, 0)
+    fn without_block() -> Self {
+        Self::new(Box::default(), 0)
     }
 
     /// Makes the block shared if it is not yet.
@@ -206,6 +224,12 @@ impl RecvBuf {
             }
         }
     }
+}
+
+#[inline]
+fn plus_one(end: usize) -> NonZeroU32 {
+    // A block is at most 1 GiB, so neither the cast nor the addition can lose anything.
+    NonZeroU32::MIN.saturating_add(end as u32)
 }
 
 impl Drop for RecvBuf {
@@ -222,7 +246,7 @@ impl Deref for RecvBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.block()[self.start..self.end]
+        &self.block()[self.start()..self.end()]
     }
 }
 
@@ -236,7 +260,7 @@ impl AsRef<[u8]> for RecvBuf {
 impl Buf for RecvBuf {
     #[inline]
     fn remaining(&self) -> usize {
-        self.end - self.start
+        self.end() - self.start()
     }
 
     #[inline]
@@ -252,7 +276,7 @@ impl Buf for RecvBuf {
     fn advance(&mut self, n: usize) {
         let left = self.remaining();
         assert!(n <= left, "cannot advance by {n}: only {left} bytes remain");
-        self.start += n;
+        self.set_range(self.start() + n, self.end());
     }
 
     /// No copy, except as [`freeze`](RecvBuf::freeze) says.

@@ -27,6 +27,7 @@ use crate::stats::Count;
 use crate::sync::lock;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+// std atomic: counts, times and bits; the hand-overs are the two words, which are modelled.
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
@@ -151,11 +152,22 @@ impl Body {
     }
 
     /// Wakes the reader that a signal took out of the word.
+    #[inline]
     pub(crate) fn wake_reader(&self, waiter: Waiter) {
+        if let Waiter::Task(id) = waiter
+            && local::wake_here(&self.home, id)
+        {
+            return;
+        }
+        self.wake_reader_elsewhere(waiter);
+    }
+
+    #[cold]
+    fn wake_reader_elsewhere(&self, waiter: Waiter) {
         match waiter {
             Waiter::Task(id) => {
-                if !local::wake_here(&self.home, id) && self.home.stage() < Stage::Stopped {
-                    self.home.counts.add(Count::WakesRemote, 1);
+                if self.home.stage() < Stage::Stopped {
+                    self.home.counts.add_foreign(Count::WakesRemote, 1);
                     self.home.send(Msg::Wake(id));
                 }
             }

@@ -7,7 +7,7 @@
 use crate::buf::BufPool;
 use crate::conn::body::{Body, ends};
 use crate::conn::ending;
-use crate::conn::read_word::Waiter;
+use crate::conn::read_word::{Look, Waiter};
 use crate::error::CloseReason;
 use crate::exec::local;
 use crate::stats::Count;
@@ -70,14 +70,12 @@ impl ReadHalf {
     ) -> Poll<io::Result<Option<T>>> {
         loop {
             let look = self.body.read.look();
-            if look.is_ready() || self.more || self.over || look.is_draining() {
-                if self.streak == 0 && local::is_reactor_thread() {
-                    // Its share is used: to the back of the run queue. Nothing was consumed, so nothing is lost.
-                    self.streak = self.budget;
+            if look.is_ready() | look.is_draining() | self.more | self.over {
+                if self.streak == 0 && self.yields() {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                if let Some(result) = self.try_recv(intent, &mut recv) {
+                if let Some(result) = self.try_recv(look, intent, &mut recv) {
                     return Poll::Ready(result);
                 }
             }
@@ -85,6 +83,14 @@ impl ReadHalf {
                 return Poll::Pending;
             }
         }
+    }
+
+    /// On a reactor thread a reader that had its share goes to the back of the run queue. Nothing was consumed, so
+    /// nothing is lost.
+    #[cold]
+    fn yields(&mut self) -> bool {
+        self.streak = self.budget;
+        local::is_reactor_thread()
     }
 
     /// Waits for the next edge, unless one came. Every park writes its own waiter over an earlier one.
@@ -113,6 +119,7 @@ impl ReadHalf {
     #[inline]
     pub(crate) fn try_recv<T>(
         &mut self,
+        look: Look,
         intent: Intent,
         recv: &mut impl FnMut(BorrowedFd<'_>) -> io::Result<Got<T>>,
     ) -> Option<io::Result<Option<T>>> {
@@ -120,11 +127,13 @@ impl ReadHalf {
         if self.over {
             return Some(Ok(None));
         }
-        if intent == Intent::Idle && body.read.look().is_draining() {
+        if look.is_draining() && intent == Intent::Idle {
             body.ends.fetch_or(ends::DRAINED, Ordering::AcqRel);
             return Some(Ok(None));
         }
-        if !(body.read.consume() || self.more) {
+        if look.is_ready() {
+            body.read.consume();
+        } else if !self.more {
             return None;
         }
         match recv(body.as_fd()) {
@@ -163,6 +172,7 @@ impl ReadHalf {
     }
 
     /// recv returned 0: the peer's FIN, or a reset whose error a failed send has consumed (law 11).
+    #[cold]
     fn end_of_input<T>(&mut self) -> io::Result<Option<T>> {
         let body = &*self.body;
         // Once ended, looking again finds the same: the socket stays at its end.

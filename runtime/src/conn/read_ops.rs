@@ -79,7 +79,7 @@ impl ReadHalf {
     pub fn try_read(&mut self) -> io::Result<Option<RecvBuf>> {
         let pool = self.pool;
         let mut recv = |fd: std::os::fd::BorrowedFd<'_>| recv_buffer(pool, fd);
-        self.try_recv(Intent::Busy, &mut recv).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+        self.try_recv(self.body.read.look(), Intent::Busy, &mut recv).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
     #[inline]
@@ -145,11 +145,12 @@ impl Future for ReadMore<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { half, buf } = &mut *self;
+        let home = half.pool;
         let max = half.body.home.config.max_read_buffer;
         let got = half.poll_recv(cx, Intent::Busy, |fd| {
             // Grown only when there is something to receive; a full buffer that may not grow is refused.
             if buf.tail().is_none() {
-                buf.grow(max).map_err(|error| io::Error::new(io::ErrorKind::QuotaExceeded, error))?;
+                buf.grow(home, max).map_err(|error| io::Error::new(io::ErrorKind::QuotaExceeded, error))?;
             }
             let Some(space) = buf.tail() else {
                 return Err(io::ErrorKind::QuotaExceeded.into());

@@ -89,12 +89,8 @@ impl ReadWord {
     /// Reader: takes the readiness, if there is any. To be called BEFORE the recv.
     #[inline]
     pub(crate) fn consume(&self) -> bool {
-        if !self.look().is_ready() {
-            return false;
-        }
-        // Only the reader leaves Ready, so the state cannot have changed since the load; kept bits may have.
-        self.0.fetch_and(!STATE, Ordering::AcqRel);
-        true
+        // Only the reader leaves Ready: clearing its bit turns Ready into Idle and changes neither Idle nor Parked.
+        self.0.fetch_and(!READY, Ordering::AcqRel) & STATE == READY
     }
 
     /// Reader: waits as `who`. False: an edge came first, look again. A foreign waker is in its slot BEFORE this.

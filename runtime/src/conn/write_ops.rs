@@ -3,7 +3,7 @@
 //! State: none beyond the half's. Thread class: any thread. Laws: 3 (the fast path claims an idle word, sends and
 //! leaves; otherwise append, unlock, kick), 8 (a flush on a reactor thread has a budget), 11.
 
-use crate::buf::{SendEnd, Sent, spare};
+use crate::buf::{First, SendEnd, Sent, spare};
 use crate::conn::drive::{self, Batch, Drive, send_fin};
 use crate::conn::flush_word::Kick;
 use crate::conn::write_half::WriteHalf;
@@ -87,25 +87,23 @@ impl WriteHalf {
     fn send_claimed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let budget = self.budget();
         let Self { body, staged, .. } = self;
-        let quiet = local::with(&body.home, |here| {
-            let sent = staged.send(body.as_fd(), budget);
-            // The one path that every answer takes: all of it in one call, and nobody came meanwhile.
-            if matches!(sent, Sent { end: SendEnd::Empty, calls: 1, .. }) {
-                body.home.count_with(here, Count::Sends, 1);
-                body.add_accepted(sent.bytes);
-                body.touch(here);
+        let rest = match staged.send_first(body.as_fd(), budget) {
+            First::Whole(bytes) => {
+                // The one path that every answer takes: all of it in one call, and nobody came meanwhile.
+                local::with(&body.home, |here| {
+                    body.home.count_with(here, Count::Sends, 1);
+                    body.touch(here);
+                });
+                body.add_accepted(bytes);
                 if body.flush.finish_quiet() {
-                    return Ok(());
+                    spare::put(staged.take_spare());
+                    return Poll::Ready(Ok(()));
                 }
-                return Err(Sent { bytes: 0, calls: 0, end: SendEnd::Empty });
+                Sent { bytes: 0, calls: 0, end: SendEnd::Empty }
             }
-            Err(sent)
-        });
-        if let Err(sent) = quiet {
-            return self.go_on(cx, sent);
-        }
-        spare::put(self.staged.take_spare());
-        Poll::Ready(Ok(()))
+            First::Other(sent) => sent,
+        };
+        self.go_on(cx, rest)
     }
 
     /// The send took less, or somebody came meanwhile.

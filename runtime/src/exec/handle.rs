@@ -7,6 +7,7 @@ use crate::exec::header::Header;
 use crate::exec::home::{Admission, Home, Stage};
 use crate::exec::join::{self, JoinHandle};
 use crate::exec::local;
+use crate::exec::task::Task;
 use crate::stats::Stats;
 use crate::sync::gate::Refused;
 use std::fmt;
@@ -70,7 +71,7 @@ impl ReactorHandle {
         };
         let header = Header::new(self.home.clone());
         let (handle, task) = join::joined(header.clone(), future);
-        admission.post(Box::new(move || local::insert_task(Box::pin(task), header)));
+        admission.post(Box::new(move || local::insert_task(Task::new(task, header))));
         Ok(handle)
     }
 
@@ -90,7 +91,7 @@ impl ReactorHandle {
         };
         let header = Header::new(self.home.clone());
         let (handle, task) = join::joined_with(header.clone(), make);
-        admission.post(Box::new(move || local::insert_task(Box::pin(task()), header)));
+        admission.post(Box::new(move || local::insert_task(Task::new(task(), header))));
         Ok(handle)
     }
 

@@ -10,6 +10,7 @@ use crate::exec::local;
 use crate::id::TaskId;
 use crate::stats::Count;
 use std::sync::Arc;
+// std atomic: one bit that is swapped on both sides; the inbox and the wake flag are modelled in `sync`.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Wake;
 
@@ -65,7 +66,7 @@ impl Header {
             return;
         }
         if !self.notified.swap(true, Ordering::AcqRel) && self.home.stage() < Stage::Stopped {
-            self.home.counts.add(Count::WakesRemote, 1);
+            self.home.counts.add_foreign(Count::WakesRemote, 1);
             self.home.send(Msg::Wake(self.id()));
         }
     }

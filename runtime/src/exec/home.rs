@@ -8,13 +8,14 @@
 use crate::config::ReactorConfig;
 use crate::exec::local::{self, Local};
 use crate::id::{Key, TaskId};
-use crate::stats::{Count, SharedCounts};
+use crate::stats::{Count, Counts};
 use crate::sync::gate::{Gate, Refused};
 use crate::sync::wake::WakeFlag;
 use crate::sys::eventfd::WakeFd;
 use crossbeam_queue::SegQueue;
 use std::fmt;
 use std::io;
+// std atomic: the stage only goes up and is re-checked after the wake flag's fence.
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// A closure to be run on the reactor thread. Counted by the gate.
@@ -50,7 +51,7 @@ pub(crate) enum Stage {
 pub(crate) struct Home {
     pub(crate) index: usize,
     pub(crate) config: ReactorConfig,
-    pub(crate) counts: SharedCounts,
+    pub(crate) counts: Counts,
     inbox: SegQueue<Msg>,
     flag: WakeFlag,
     wake_fd: WakeFd,
@@ -72,7 +73,7 @@ impl Home {
         Ok(Self {
             index,
             config,
-            counts: SharedCounts::new(),
+            counts: Counts::new(),
             inbox: SegQueue::new(),
             flag: WakeFlag::new(),
             wake_fd: WakeFd::new()?,
@@ -100,9 +101,9 @@ impl Home {
     pub(crate) fn wake(&self) {
         if self.flag.claim_wake() {
             self.wake_fd.signal();
-            self.counts.add(Count::EventfdWrites, 1);
+            self.count(Count::EventfdWrites, 1);
         } else {
-            self.counts.add(Count::EventfdWritesSaved, 1);
+            self.count(Count::EventfdWritesSaved, 1);
         }
     }
 
@@ -129,8 +130,8 @@ impl Home {
     #[inline]
     pub(crate) fn count_with(&self, here: Option<&Local>, count: Count, n: u64) {
         match here {
-            Some(here) => here.count(count, n),
-            None => self.counts.add(count, n),
+            Some(_) => self.counts.add_own(count, n),
+            None => self.counts.add_foreign(count, n),
         }
     }
 

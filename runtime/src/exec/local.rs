@@ -6,26 +6,17 @@
 //! under a borrow (law 10): tasks are moved out, polled, moved back. Thread class: reactor only; on other threads
 //! every function here says so and does nothing. Laws: 1 (who am I), 9, 10.
 
-use crate::exec::header::Header;
 use crate::exec::home::{Home, Msg};
-use crate::exec::spawn::Erased;
+use crate::exec::task::Task;
 use crate::id::TaskId;
-use crate::stats::{Count, LocalCounts};
+use crate::stats::Count;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::pin::Pin;
 use std::ptr;
 use std::sync::Arc;
 use std::task::{RawWakerVTable, Waker};
-
-/// A task while nobody polls it.
-pub(crate) struct Task {
-    pub(crate) future: Pin<Box<dyn Erased>>,
-    pub(crate) waker: Waker,
-    pub(crate) header: Arc<Header>,
-}
 
 /// A slot of the task table.
 struct Slot {
@@ -50,20 +41,21 @@ impl Tasks {
     }
 
     /// Gives a task a slot and queues its first poll.
-    fn insert(&mut self, future: Pin<Box<dyn Erased>>, header: Arc<Header>) {
+    fn insert(&mut self, task: Task) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, queued: false, task: None });
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 tasks: each holds memory")
         });
         let entry = &mut self.slots[slot as usize];
         let id = TaskId::new(slot, entry.generation);
-        header.set_id(id);
-        entry.task = Some(Task { future, waker: Waker::from(header.clone()), header });
+        task.header().set_id(id);
+        entry.task = Some(task);
         entry.queued = true;
         self.ready.push_back(id);
         self.live += 1;
     }
 
+    #[inline]
     fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
         self.slots.get_mut(id.slot()).filter(|slot| id.is_generation(slot.generation))
     }
@@ -103,7 +95,7 @@ impl Tasks {
     /// Frees the slot of a finished task.
     pub(crate) fn remove(&mut self, id: TaskId) {
         if let Some(slot) = self.slot(id) {
-            slot.generation = slot.generation.wrapping_add(1);
+            slot.generation = id.next_generation();
             slot.queued = false;
             self.free.push(id.slot() as u32);
             self.live -= 1;
@@ -126,16 +118,6 @@ impl Tasks {
     }
 }
 
-/// Who is being polled right now: its id and what its waker looks like (law 1).
-#[derive(Clone, Copy)]
-struct Current {
-    id: TaskId,
-    data: *const (),
-    vtable: *const RawWakerVTable,
-}
-
-const NOBODY: Current = Current { id: TaskId::NONE, data: ptr::null(), vtable: ptr::null() };
-
 /// Why a future is being dropped by the executor before it was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Discard {
@@ -152,13 +134,15 @@ pub(crate) struct Local {
     home: RefCell<Option<Arc<Home>>>,
     tasks: RefCell<Tasks>,
     messages: RefCell<VecDeque<Msg>>,
-    current: Cell<Current>,
+    /// Who is being polled right now: its id and what its waker looks like (law 1). `data` is null between polls.
+    id: Cell<TaskId>,
+    data: Cell<*const ()>,
+    vtable: Cell<*const RawWakerVTable>,
     discard: Cell<Discard>,
     /// What a panicking task threw, for its join handle.
     thrown: RefCell<Option<Box<dyn Any + Send>>>,
     /// Milliseconds of the coarse monotonic clock, refreshed once a pass.
     now_ms: Cell<u32>,
-    counts: LocalCounts,
 }
 
 thread_local! {
@@ -168,11 +152,12 @@ thread_local! {
             home: RefCell::new(None),
             tasks: RefCell::new(Tasks::new()),
             messages: RefCell::new(VecDeque::new()),
-            current: Cell::new(NOBODY),
+            id: Cell::new(TaskId::NONE),
+            data: Cell::new(ptr::null()),
+            vtable: Cell::new(ptr::null()),
             discard: Cell::new(Discard::No),
             thrown: RefCell::new(None),
             now_ms: Cell::new(0),
-            counts: LocalCounts::new(),
         })
     };
 }
@@ -229,7 +214,7 @@ pub(crate) fn wake_here(home: &Home, id: TaskId) -> bool {
     LOCAL.with(|local| {
         let here = ptr::eq(local.home_ptr.get(), home);
         if here {
-            local.counts.add(Count::WakesLocal, 1);
+            home.counts.add_own(Count::WakesLocal, 1);
             local.tasks.borrow_mut().wake(id);
         }
         here
@@ -243,7 +228,7 @@ pub(crate) fn wake_from_inbox(id: TaskId) {
         // Cleared before it is served (law 16). A task that is being polled keeps its header with it and clears the
         // bit there; wakes are not served during a poll.
         if let Some(Slot { task: Some(task), .. }) = tasks.slot(id) {
-            task.header.clear_notified();
+            task.header().clear_notified();
         }
         tasks.wake(id);
     });
@@ -281,26 +266,25 @@ impl Local {
     /// The id of the task that is being polled, if `waker` is that task's own.
     #[inline]
     pub(crate) fn current_task(&self, waker: &Waker) -> Option<TaskId> {
-        let current = self.current.get();
-        (ptr::eq(current.data, waker.data()) && ptr::eq(current.vtable, waker.vtable())).then_some(current.id)
-    }
-
-    #[inline]
-    pub(crate) fn count(&self, count: Count, n: u64) {
-        self.counts.add(count, n);
+        let mine = ptr::eq(self.data.get(), waker.data()) && ptr::eq(self.vtable.get(), waker.vtable());
+        mine.then(|| self.id.get())
     }
 }
 
 /// Executor: `task` is about to be polled.
 #[inline]
 pub(crate) fn set_current(id: TaskId, waker: &Waker) {
-    LOCAL.with(|local| local.current.set(Current { id, data: waker.data(), vtable: waker.vtable() }));
+    LOCAL.with(|local| {
+        local.id.set(id);
+        local.data.set(waker.data());
+        local.vtable.set(waker.vtable());
+    });
 }
 
 /// Executor: the poll is over. Cleared, because a freed waker's address may come again.
 #[inline]
 pub(crate) fn clear_current() {
-    LOCAL.with(|local| local.current.set(NOBODY));
+    LOCAL.with(|local| local.data.set(ptr::null()));
 }
 
 /// Runs `f` on the task table. `f` must not run user code (law 10).
@@ -309,23 +293,25 @@ pub(crate) fn with_tasks<T>(f: impl FnOnce(&mut Tasks) -> T) -> T {
     LOCAL.with(|local| f(&mut local.tasks.borrow_mut()))
 }
 
-/// Gives a task a slot on this thread's reactor.
-pub(crate) fn insert_task(future: Pin<Box<dyn Erased>>, header: Arc<Header>) {
-    LOCAL.with(|local| {
-        local.counts.add(Count::TasksSpawned, 1);
-        local.tasks.borrow_mut().insert(future, header);
+/// Gives a task a slot on its home reactor. Dropped when this is not its home's thread.
+pub(crate) fn insert_task(task: Task) {
+    let home = task.header().home.clone();
+    with(&home, |here| {
+        home.count_with(here, Count::TasksSpawned, 1);
+        match here {
+            Some(here) => here.tasks.borrow_mut().insert(task),
+            None => drop(task),
+        }
     });
 }
 
-/// Reactor: counts on its own thread.
-#[inline]
+/// Counts on this thread's reactor, if there is one.
 pub(crate) fn count_here(count: Count, n: u64) {
-    LOCAL.with(|local| local.counts.add(count, n));
-}
-
-/// Reactor: makes this pass's counts visible.
-pub(crate) fn publish_counts(home: &Home) {
-    LOCAL.with(|local| local.counts.publish(&home.counts));
+    LOCAL.with(|local| {
+        if let Some(home) = &*local.home.borrow() {
+            home.counts.add_own(count, n);
+        }
+    });
 }
 
 /// Executor: why futures are being dropped from here on, until `Discard::No`. Gives back a payload that no join

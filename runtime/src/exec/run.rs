@@ -3,30 +3,38 @@
 //! State: none of its own. Thread class: reactor only. Laws: 8 (budget), 10 (panics are caught per task, the pass
 //! goes on; no user code under a borrow), 6 (what a discarded task held is reset).
 
-use crate::exec::local::{self, Discard, Task, Tasks};
+use crate::exec::local::{self, Discard, Tasks};
+use crate::exec::task::Task;
 use crate::id::TaskId;
 use crate::stats::Count;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 /// Polls the tasks that are runnable now, at most `budget`. Tasks woken meanwhile wait for the next batch.
 pub(crate) fn batch(budget: usize) -> usize {
     let n = local::with_tasks(|tasks| tasks.ready_len()).min(budget);
     let mut polled = 0;
-    for _ in 0..n {
-        let Some((id, mut task)) = local::with_tasks(Tasks::next) else { break };
+    let mut pending: Option<(TaskId, Task)> = None;
+    loop {
+        // One borrow a task: the last one goes back, the next one comes out.
+        let next = local::with_tasks(|tasks| {
+            if let Some((id, task)) = pending.take() {
+                tasks.put_back(id, task);
+            }
+            if polled < n { tasks.next() } else { None }
+        });
+        let Some((id, mut task)) = next else { break };
         polled += 1;
-        if task.header.is_aborted() {
+        if task.header().is_aborted() {
             discard(id, task, Discard::Aborted, None);
             continue;
         }
-        local::set_current(id, &task.waker);
-        let result =
-            catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll_erased(&mut Context::from_waker(&task.waker))));
+        local::set_current(id, task.waker());
+        let result = catch_unwind(AssertUnwindSafe(|| task.poll()));
         local::clear_current();
         match result {
-            Ok(Poll::Pending) => local::with_tasks(|tasks| tasks.put_back(id, task)),
+            Ok(Poll::Pending) => pending = Some((id, task)),
             Ok(Poll::Ready(ok)) => {
                 if !ok {
                     local::count_here(Count::HandlerErrors, 1);
@@ -39,8 +47,8 @@ pub(crate) fn batch(budget: usize) -> usize {
             }
         }
     }
-    local::count_here(Count::TaskPolls, polled);
-    polled as usize
+    local::count_here(Count::TaskPolls, polled as u64);
+    polled
 }
 
 /// Drops a task's future on its own thread, telling what it holds why.

@@ -5,6 +5,7 @@
 use crate::exec::header::Header;
 use crate::exec::join::{self, JoinHandle};
 use crate::exec::local;
+use crate::exec::task::Task;
 use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
@@ -39,23 +40,6 @@ impl<E: Display> Outcome for Result<(), E> {
     }
 }
 
-/// A task's future with its output type erased: one virtual call a poll, no wrapper future.
-pub(crate) trait Erased {
-    /// `Ready(false)`: the future returned an error.
-    fn poll_erased(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool>;
-}
-
-impl<F> Erased for F
-where
-    F: Future,
-    F::Output: Outcome,
-{
-    #[inline]
-    fn poll_erased(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
-        self.poll(cx).map(|outcome| outcome.settle().is_ok())
-    }
-}
-
 /// Spawns a future on this thread's reactor and returns a handle to its result. It is polled there only, so it may
 /// be `!Send`. Dropping the handle detaches the task.
 ///
@@ -73,15 +57,8 @@ where
     };
     let header = Header::new(home);
     let (handle, task) = join::joined(header.clone(), future);
-    local::insert_task(Box::pin(task), header);
+    local::insert_task(Task::new(task, header));
     handle
-}
-
-/// Spawns a connection handler: nobody joins it.
-pub(crate) fn spawn_handler(future: Pin<Box<dyn Erased>>) {
-    if let Some(home) = local::home() {
-        local::insert_task(future, Header::new(home));
-    }
 }
 
 /// Lets every other runnable task of this executor run first: the task goes to the BACK of the queue.

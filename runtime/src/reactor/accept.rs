@@ -8,19 +8,19 @@ use super::Reactor;
 use crate::conn::body::Body;
 use crate::conn::connection::Connection;
 use crate::conn::read_word::Mark;
+use crate::exec::header::Header;
 use crate::exec::home::Stage;
-use crate::exec::spawn::Erased;
-use crate::exec::{local, run, spawn};
+use crate::exec::task::Task;
+use crate::exec::{local, run};
 use crate::id::ListenerId;
 use crate::stats::Count;
 use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::pin::Pin;
 use std::sync::Arc;
 
 /// Turns a connection into the task that serves it.
-pub(crate) type Handler = Box<dyn Fn(Connection) -> Pin<Box<dyn Erased>>>;
+pub(crate) type Handler = Box<dyn Fn(Connection, Arc<Header>) -> Task>;
 
 /// A listening socket on this reactor.
 pub(crate) struct Listener {
@@ -125,10 +125,11 @@ impl Reactor {
         }
         let connection = Connection::new(body);
         let handler = &self.listeners[index].handler;
-        let mut future = None;
-        run::caught(|| future = Some(handler(connection)));
-        if let Some(future) = future {
-            spawn::spawn_handler(future);
+        let header = Header::new(self.home.clone());
+        let mut task = None;
+        run::caught(|| task = Some(handler(connection, header)));
+        if let Some(task) = task {
+            local::insert_task(task);
         }
     }
 

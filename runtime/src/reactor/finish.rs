@@ -95,7 +95,6 @@ impl Reactor {
         self.home.counts.set(Gauge::Open, 0);
         self.home.counts.set(Gauge::Lingering, 0);
         self.home.counts.set(Gauge::Tasks, 0);
-        local::publish_counts(&self.home);
         ended
     }
 

@@ -25,8 +25,8 @@ impl Reactor {
         let events = waited?;
         let now = sys::clock::monotonic_coarse_ms();
         local::set_now_ms(now as u32);
-        local::count_here(Count::Passes, 1);
-        local::count_here(Count::Events, events as u64);
+        self.home.counts.add_own(Count::Passes, 1);
+        self.home.counts.add_own(Count::Events, events as u64);
 
         self.dispatch(events);
         self.read_inbox();
@@ -42,7 +42,6 @@ impl Reactor {
         self.home.counts.set(Gauge::Open, self.table.len());
         self.home.counts.set(Gauge::Lingering, self.table.lingering());
         self.home.counts.set(Gauge::Tasks, local::with_tasks(|tasks| tasks.live()));
-        local::publish_counts(&self.home);
         Ok(())
     }
 

@@ -5,7 +5,8 @@
 
 use crate::conn::connection::Connection;
 use crate::exec::handle::ReactorHandle;
-use crate::exec::spawn::{Erased, Outcome};
+use crate::exec::spawn::Outcome;
+use crate::exec::task::Task;
 use crate::id::ListenerId;
 use crate::reactor::accept::Handler;
 use crate::sys;
@@ -13,7 +14,6 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
-use std::pin::Pin;
 
 /// How a listener listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -226,8 +226,5 @@ where
     F: Future + 'static,
     F::Output: Outcome,
 {
-    Box::new(move |connection| {
-        let task: Pin<Box<dyn Erased>> = Box::pin(handler(connection));
-        task
-    })
+    Box::new(move |connection, header| Task::new(handler(connection), header))
 }
