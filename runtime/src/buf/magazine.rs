@@ -293,7 +293,8 @@ mod tests {
 
     #[test]
     fn blocks_dropped_by_a_dying_thread_reach_the_depot() {
-        use crate::buf::{Fill, RecvBuf};
+        use crate::buf::RecvBuf;
+        use crate::buf::pool::Fill;
         thread_local! {
             static EARLY: RefCell<Vec<RecvBuf>> = const { RefCell::new(Vec::new()) };
             static LATE: RefCell<Vec<Fill>> = const { RefCell::new(Vec::new()) };

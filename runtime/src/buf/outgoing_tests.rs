@@ -239,10 +239,10 @@ fn nothing_to_send_is_empty_and_no_budget_is_budget() {
     let mut out = Outgoing::new();
     out.stage(b"");
     out.stage_bytes(Bytes::new());
-    assert!(matches!(out.send(ours.as_fd(), 0), Sent { bytes: 0, end: SendEnd::Empty }));
+    assert!(matches!(out.send(ours.as_fd(), 0), Sent { bytes: 0, end: SendEnd::Empty, .. }));
     out.stage(b"x");
-    assert!(matches!(out.send(ours.as_fd(), 0), Sent { bytes: 0, end: SendEnd::Budget }));
-    assert!(matches!(out.send(ours.as_fd(), 1), Sent { bytes: 1, end: SendEnd::Empty }));
+    assert!(matches!(out.send(ours.as_fd(), 0), Sent { bytes: 0, end: SendEnd::Budget, .. }));
+    assert!(matches!(out.send(ours.as_fd(), 1), Sent { bytes: 1, end: SendEnd::Empty, .. }));
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn a_tail_that_is_never_empty_does_not_grow() {
         let data = source.next(100);
         out.stage(&data);
         model.extend(data);
-        assert!(matches!(out.send(ours.as_fd(), 100), Sent { bytes: 100, end: SendEnd::Budget }));
+        assert!(matches!(out.send(ours.as_fd(), 100), Sent { bytes: 100, end: SendEnd::Budget, .. }));
         read_some(&mut theirs, &mut got, usize::MAX);
     }
     assert!(out.tail.capacity() < 2000, "{}", out.tail.capacity());
@@ -316,7 +316,7 @@ fn an_idle_one_holds_no_capacity() {
     out.stage_bytes(Bytes::from_static(b"x"));
     out.stage(b"y");
     assert_eq!(out.take_spare().capacity(), 0, "not while something is in it");
-    assert!(matches!(out.send(ours.as_fd(), usize::MAX), Sent { bytes: 2, end: SendEnd::Empty }));
+    assert!(matches!(out.send(ours.as_fd(), usize::MAX), Sent { bytes: 2, end: SendEnd::Empty, .. }));
     let spare = out.take_spare();
     assert!(spare.capacity() > 0);
     assert_eq!((out.tail.capacity(), out.queue.capacity()), (0, 0));

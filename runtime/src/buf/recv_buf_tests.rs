@@ -43,6 +43,7 @@ fn parts_share_the_block_and_the_last_returns_it() {
 #[test]
 fn edges_of_split_to_share_nothing() {
     alone(|| {
+        let pool = BufPool::of_size(3003);
         let mut buf = filled(3003, b"abc");
         assert!(buf.split_to(0).is_empty());
         assert!(buf.tail().is_some(), "still unique");
@@ -53,7 +54,7 @@ fn edges_of_split_to_share_nothing() {
         // What is left holds no block, and takes one when it needs it.
         drop(all);
         assert_eq!(count_here(), 1);
-        buf.grow(1 << 20).unwrap();
+        buf.grow(pool, 1 << 20).unwrap();
         assert_eq!((count_here(), buf.capacity_left()), (0, 3003));
     });
 }
@@ -117,16 +118,17 @@ fn the_tail_is_filled_in_place() {
 #[test]
 fn growing_keeps_the_bytes_and_stops_at_the_limit() {
     let data: Vec<u8> = (0..100).collect();
+    let pool = BufPool::of_size(100);
     let mut buf = filled(100, &data);
     assert!(buf.tail().is_none());
-    buf.grow(300).unwrap();
+    buf.grow(pool, 300).unwrap();
     assert_eq!((&buf[..], buf.capacity_left()), (&data[..], 156));
     let n = buf.tail().unwrap().len();
     buf.committed(n);
-    buf.grow(300).unwrap();
+    buf.grow(pool, 300).unwrap();
     assert_eq!((&buf[..100], buf.capacity_left()), (&data[..], 300 - 256));
     buf.committed(44);
-    let error = buf.grow(300).unwrap_err();
+    let error = buf.grow(pool, 300).unwrap_err();
     assert_eq!(error, GrowError { len: 300, max: 300 });
     assert_eq!((&buf[..100], buf.len()), (&data[..], 300));
     let error = io::Error::from(error);
@@ -134,20 +136,21 @@ fn growing_keeps_the_bytes_and_stops_at_the_limit() {
     assert!(error.to_string().contains("300"));
     // Once little is left unread it moves back to a block of the connection's size.
     buf.advance(290);
-    buf.grow(300).unwrap();
+    buf.grow(pool, 300).unwrap();
     assert_eq!((buf.len(), buf.capacity_left()), (10, 90));
 }
 
 #[test]
 fn growing_moves_within_the_block_when_there_is_room_and_out_of_a_shared_one() {
+    let pool = BufPool::of_size(64);
     let mut buf = filled(64, &[1; 64]);
     let place = buf.as_ptr();
     buf.advance(60);
-    buf.grow(1 << 20).unwrap();
+    buf.grow(pool, 1 << 20).unwrap();
     assert_eq!((buf.as_ptr(), &buf[..], buf.capacity_left()), (place, &[1; 4][..], 60));
     let front = buf.split_to(1);
     assert!(buf.tail().is_none());
-    buf.grow(1 << 20).unwrap();
+    buf.grow(pool, 1 << 20).unwrap();
     assert_eq!((&front[..], &buf[..], buf.capacity_left()), (&[1][..], &[1; 3][..], 61));
 }
 
