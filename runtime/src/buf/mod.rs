@@ -12,7 +12,7 @@ mod magazine;
 pub(crate) mod outgoing;
 pub(crate) mod pool;
 mod recv_buf;
-pub(crate) mod spare;
+mod spare;
 
 pub(crate) use self::magazine::flush_thread_magazine;
 pub(crate) use self::outgoing::{First, Outgoing, SendEnd, Sent};

@@ -9,6 +9,8 @@
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 
+use super::outgoing::Tail;
+
 /// A larger capacity is freed instead of kept.
 pub(crate) const MAX_KEPT: usize = 64 << 10;
 
@@ -21,35 +23,35 @@ enum Keeps {
 }
 
 struct Spare {
-    /// Without capacity when there is none.
-    slot: Cell<Vec<u8>>,
+    slot: Cell<Option<Box<Tail>>>,
     keeps: Cell<Keeps>,
 }
 
 thread_local! {
     static SPARE: ManuallyDrop<Spare> = const {
-        ManuallyDrop::new(Spare { slot: Cell::new(Vec::new()), keeps: Cell::new(Keeps::NotYet) })
+        ManuallyDrop::new(Spare { slot: Cell::new(None), keeps: Cell::new(Keeps::NotYet) })
     };
     static GUARD: Guard = const { Guard };
 }
 
-/// The thread's spare, empty, with or without capacity.
+/// A staging buffer: the thread's spare, or a new one without capacity.
 #[inline]
-pub(crate) fn take() -> Vec<u8> {
-    SPARE.with(|spare| spare.slot.take())
+pub(super) fn take() -> Box<Tail> {
+    SPARE.with(|spare| spare.slot.take()).unwrap_or_default()
 }
 
-/// Keeps the capacity of `vec` for the next [`take`] on this thread; its bytes are forgotten.
+/// Keeps a buffer for the next [`take`] on this thread; its bytes are forgotten.
 #[inline]
-pub(crate) fn put(mut vec: Vec<u8>) {
-    if vec.capacity() == 0 || vec.capacity() > MAX_KEPT {
+pub(super) fn put(mut tail: Box<Tail>) {
+    if tail.data.capacity() > MAX_KEPT {
         return;
     }
-    vec.clear();
+    tail.data.clear();
+    tail.start = 0;
     SPARE.with(|spare| {
         if spare.keeps.get() == Keeps::Yes || spare.open() {
             // The older one is freed: the newer one is warm.
-            spare.slot.set(vec);
+            spare.slot.set(Some(tail));
         }
     });
 }
@@ -80,25 +82,29 @@ impl Drop for Guard {
 mod tests {
     use super::*;
 
-    #[test]
-    fn capacity_comes_back_empty() {
-        let mut vec = Vec::with_capacity(1000);
-        vec.extend_from_slice(b"old");
-        let place = vec.as_ptr();
-        put(vec);
-        let vec = take();
-        assert_eq!((vec.as_ptr(), vec.len()), (place, 0));
-        assert_eq!(take().capacity(), 0);
+    fn with_capacity(n: usize) -> Box<Tail> {
+        Box::new(Tail { data: Vec::with_capacity(n), start: 0 })
     }
 
     #[test]
-    fn a_large_one_is_freed_and_an_empty_one_replaces_nothing() {
-        put(Vec::with_capacity(100));
-        put(Vec::with_capacity(MAX_KEPT + 1));
-        put(Vec::new());
-        assert!((100..=MAX_KEPT).contains(&take().capacity()));
-        put(Vec::with_capacity(MAX_KEPT));
-        assert_eq!(take().capacity(), MAX_KEPT);
+    fn a_buffer_comes_back_empty() {
+        let mut tail = with_capacity(1000);
+        tail.data.extend_from_slice(b"old");
+        tail.start = 2;
+        let place = tail.data.as_ptr();
+        put(tail);
+        let tail = take();
+        assert_eq!((tail.data.as_ptr(), tail.data.len(), tail.start), (place, 0, 0));
+        assert_eq!(take().data.capacity(), 0);
+    }
+
+    #[test]
+    fn a_large_one_is_freed() {
+        put(with_capacity(100));
+        put(with_capacity(MAX_KEPT + 1));
+        assert!((100..=MAX_KEPT).contains(&take().data.capacity()));
+        put(with_capacity(MAX_KEPT));
+        assert_eq!(take().data.capacity(), MAX_KEPT);
     }
 
     #[test]
@@ -106,18 +112,18 @@ mod tests {
         struct Last;
         impl Drop for Last {
             fn drop(&mut self) {
-                put(Vec::with_capacity(100));
+                put(with_capacity(100));
             }
         }
         thread_local! { static LAST: Last = const { Last } }
         std::thread::spawn(|| {
             LAST.with(|_| ());
-            put(Vec::with_capacity(100));
+            put(with_capacity(100));
             LAST.with(|_| ());
             // What the guard does at the end, done by hand to be looked at.
             drop(Guard);
-            put(Vec::with_capacity(100));
-            assert_eq!(take().capacity(), 0);
+            put(with_capacity(100));
+            assert_eq!(take().data.capacity(), 0);
         })
         .join()
         .unwrap();

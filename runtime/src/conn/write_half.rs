@@ -5,7 +5,6 @@
 //! is bounded and refused whole).
 
 use crate::buf::Outgoing;
-use crate::buf::spare;
 use crate::conn::body::{Body, ends};
 use crate::conn::ending;
 use crate::error::StagedLimit;
@@ -106,24 +105,17 @@ impl WriteHalf {
         }
     }
 
-    /// Before anything is staged: the limit, and a buffer to stage into.
+    /// Before anything is staged: the limit.
     #[inline]
     fn prepare(&mut self, n: usize) -> Result<(), StagedLimit> {
         self.trim();
-        let queued = self.body.queued.load(Ordering::Relaxed);
-        let held = self.staged.len() + queued;
-        if n > self.body.home.config.max_staged.saturating_sub(held) {
-            self.body.home.count(Count::StagedRefused, 1);
-            return Err(self.limit(n));
-        }
-        if self.staged.tail_mut().capacity() == 0 {
-            // Idle connections hold no staging memory: it comes from the thread's spare.
-            self.staged.give_spare(spare::take());
-        }
-        Ok(())
+        let held = self.staged.len() + self.body.queued.load(Ordering::Relaxed);
+        if n <= self.body.home.config.max_staged.saturating_sub(held) { Ok(()) } else { Err(self.limit(n)) }
     }
 
+    #[cold]
     fn limit(&self, asked: usize) -> StagedLimit {
+        self.body.home.count(Count::StagedRefused, 1);
         StagedLimit {
             asked,
             staged: self.staged.len() + self.body.queued.load(Ordering::Relaxed),

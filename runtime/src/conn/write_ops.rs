@@ -3,7 +3,7 @@
 //! State: none beyond the half's. Thread class: any thread. Laws: 3 (the fast path claims an idle word, sends and
 //! leaves; otherwise append, unlock, kick), 8 (a flush on a reactor thread has a budget), 11.
 
-use crate::buf::{First, SendEnd, Sent, spare};
+use crate::buf::{First, SendEnd, Sent};
 use crate::conn::drive::{self, Batch, Drive, send_fin};
 use crate::conn::flush_word::Kick;
 use crate::conn::write_half::WriteHalf;
@@ -96,7 +96,6 @@ impl WriteHalf {
                 });
                 body.add_accepted(bytes);
                 if body.flush.finish_quiet() {
-                    spare::put(staged.take_spare());
                     return Poll::Ready(Ok(()));
                 }
                 Sent { bytes: 0, calls: 0, end: SendEnd::Empty }
@@ -112,10 +111,7 @@ impl WriteHalf {
         let budget = self.budget();
         let batch = Batch { bytes: &mut self.staged, counted: false };
         match drive::go_on(&self.body, batch, budget, Some(cx.waker()), sent) {
-            Drive::Done => {
-                spare::put(self.staged.take_spare());
-                Poll::Ready(Ok(()))
-            }
+            Drive::Done => Poll::Ready(Ok(())),
             Drive::Parked => Poll::Pending,
             Drive::Closed => Poll::Ready(Err(self.refusal())),
         }

@@ -31,13 +31,14 @@ struct Slot {
 pub(crate) struct Tasks {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    ready: VecDeque<TaskId>,
+    /// Woken and not yet in a batch: the next batch.
+    ready: Vec<TaskId>,
     live: usize,
 }
 
 impl Tasks {
     const fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), ready: VecDeque::new(), live: 0 }
+        Self { slots: Vec::new(), free: Vec::new(), ready: Vec::new(), live: 0 }
     }
 
     /// Gives a task a slot and queues its first poll.
@@ -51,7 +52,7 @@ impl Tasks {
         task.header().set_id(id);
         entry.task = Some(task);
         entry.queued = true;
-        self.ready.push_back(id);
+        self.ready.push(id);
         self.live += 1;
     }
 
@@ -60,28 +61,32 @@ impl Tasks {
         self.slots.get_mut(id.slot()).filter(|slot| id.is_generation(slot.generation))
     }
 
-    #[inline]
+    #[inline(always)]
     fn wake(&mut self, id: TaskId) {
         if let Some(slot) = self.slot(id)
             && !slot.queued
         {
             slot.queued = true;
-            self.ready.push_back(id);
+            self.ready.push(id);
         }
     }
 
-    /// Takes the next runnable task out of its slot.
+    /// Takes the next batch, in the order of its wakes, into `batch` (which is empty).
+    pub(crate) fn take_ready(&mut self, batch: &mut Vec<TaskId>) {
+        std::mem::swap(&mut self.ready, batch);
+    }
+
+    /// Gives back what a batch had no budget for: it goes before what was woken meanwhile.
+    pub(crate) fn give_back(&mut self, rest: &[TaskId]) {
+        self.ready.splice(..0, rest.iter().copied());
+    }
+
+    /// Takes a task of a batch out of its slot; `None`: it is gone meanwhile.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<(TaskId, Task)> {
-        loop {
-            let id = self.ready.pop_front()?;
-            if let Some(slot) = self.slot(id) {
-                slot.queued = false;
-                if let Some(task) = slot.task.take() {
-                    return Some((id, task));
-                }
-            }
-        }
+    pub(crate) fn take(&mut self, id: TaskId) -> Option<Task> {
+        let slot = self.slot(id)?;
+        slot.queued = false;
+        slot.task.take()
     }
 
     /// Puts a pending task back.
@@ -209,7 +214,7 @@ pub(crate) fn is_here(home: &Home) -> bool {
 }
 
 /// Puts a task of `home` into this thread's run queue. False: this is not `home`'s thread.
-#[inline]
+#[inline(always)]
 pub(crate) fn wake_here(home: &Home, id: TaskId) -> bool {
     LOCAL.with(|local| {
         let here = ptr::eq(local.home_ptr.get(), home);

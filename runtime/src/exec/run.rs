@@ -11,44 +11,59 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
 
-/// Polls the tasks that are runnable now, at most `budget`. Tasks woken meanwhile wait for the next batch.
-pub(crate) fn batch(budget: usize) -> usize {
-    let n = local::with_tasks(|tasks| tasks.ready_len()).min(budget);
-    let mut polled = 0;
+/// Polls the tasks that are runnable now, at most `budget`. Tasks woken meanwhile wait for the next batch. `ids` is room
+/// that the caller keeps.
+pub(crate) fn batch(ids: &mut Vec<TaskId>, budget: usize) {
+    local::with_tasks(|tasks| tasks.take_ready(ids));
+    if ids.len() > budget {
+        local::with_tasks(|tasks| tasks.give_back(&ids[budget..]));
+        ids.truncate(budget);
+    }
     let mut pending: Option<(TaskId, Task)> = None;
-    loop {
+    for &id in &*ids {
         // One borrow a task: the last one goes back, the next one comes out.
         let next = local::with_tasks(|tasks| {
             if let Some((id, task)) = pending.take() {
                 tasks.put_back(id, task);
             }
-            if polled < n { tasks.next() } else { None }
+            tasks.take(id)
         });
-        let Some((id, mut task)) = next else { break };
-        polled += 1;
-        if task.header().is_aborted() {
-            discard(id, task, Discard::Aborted, None);
-            continue;
-        }
-        local::set_current(id, task.waker());
-        let result = catch_unwind(AssertUnwindSafe(|| task.poll()));
-        local::clear_current();
-        match result {
-            Ok(Poll::Pending) => pending = Some((id, task)),
-            Ok(Poll::Ready(ok)) => {
-                if !ok {
-                    local::count_here(Count::HandlerErrors, 1);
-                }
-                discard(id, task, Discard::No, None);
-            }
-            Err(payload) => {
-                local::count_here(Count::Panics, 1);
-                discard(id, task, Discard::Panicked, Some(payload));
-            }
+        if let Some(task) = next {
+            pending = poll(id, task);
         }
     }
-    local::count_here(Count::TaskPolls, polled as u64);
-    polled
+    if let Some((id, task)) = pending {
+        local::with_tasks(|tasks| tasks.put_back(id, task));
+    }
+    local::count_here(Count::TaskPolls, ids.len() as u64);
+    ids.clear();
+}
+
+/// One poll. What is pending comes back.
+#[inline]
+fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
+    if task.header().is_aborted() {
+        discard(id, task, Discard::Aborted, None);
+        return None;
+    }
+    local::set_current(id, task.waker());
+    let result = catch_unwind(AssertUnwindSafe(|| task.poll()));
+    local::clear_current();
+    match result {
+        Ok(Poll::Pending) => Some((id, task)),
+        Ok(Poll::Ready(ok)) => {
+            if !ok {
+                local::count_here(Count::HandlerErrors, 1);
+            }
+            discard(id, task, Discard::No, None);
+            None
+        }
+        Err(payload) => {
+            local::count_here(Count::Panics, 1);
+            discard(id, task, Discard::Panicked, Some(payload));
+            None
+        }
+    }
 }
 
 /// Drops a task's future on its own thread, telling what it holds why.

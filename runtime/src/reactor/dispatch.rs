@@ -35,7 +35,7 @@ impl Reactor {
 }
 
 /// One edge of one connection.
-#[inline]
+#[inline(always)]
 fn edge(body: &Body, flags: u32) {
     if flags & (IN | ENDING) != 0 {
         let mark = if flags & ENDING != 0 { Mark::Sticky } else { Mark::Nothing };

@@ -27,7 +27,7 @@ pub(crate) use finish::Ended;
 
 use crate::exec::home::{Home, Stage};
 use crate::exec::local::{self, Entered};
-use crate::id::Key;
+use crate::id::{Key, TaskId};
 use crate::sys;
 use crate::sys::epoll::{Epoll, Events};
 use crate::time::driver::{self, Driver};
@@ -51,6 +51,8 @@ pub(crate) struct Reactor {
     listeners: Vec<Listener>,
     /// Flushes out of budget, each connection at most once (its word says Owed).
     owed: VecDeque<Key>,
+    /// Room for a batch of tasks.
+    batch: Vec<TaskId>,
     timers: Arc<Driver>,
     sweep: Sweep,
     /// The stage that the loop has acted upon.
@@ -93,6 +95,7 @@ impl Reactor {
             table: Table::new(),
             listeners: Vec::new(),
             owed: VecDeque::new(),
+            batch: Vec::new(),
             sweep: Sweep::new(sys::clock::monotonic_coarse_ms()),
             stage: Stage::Running,
             fault: None,

@@ -36,7 +36,7 @@ impl Reactor {
             self.timers.fire(Instant::now());
         }
         self.sweep_if_due(now);
-        run::batch(self.home.config.task_budget);
+        run::batch(&mut self.batch, self.home.config.task_budget);
         self.read_own_messages();
 
         self.home.counts.set(Gauge::Open, self.table.len());
