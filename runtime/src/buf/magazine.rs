@@ -22,6 +22,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::block::Block;
 use super::pool::BufPool;
 
 /// Blocks per size behind the slot.
@@ -31,7 +32,7 @@ const SHELF_BYTES: usize = 512 << 10;
 
 struct Magazine {
     /// The block that came last, of whatever size.
-    slot: Cell<Option<Box<[u8]>>>,
+    slot: Cell<Option<Box<Block>>>,
     /// Where the thread publishes how many blocks it keeps; `None` = it keeps none (not yet, or not any more).
     count: Cell<Option<&'static AtomicUsize>>,
     closed: Cell<bool>,
@@ -40,7 +41,7 @@ struct Magazine {
 
 struct Shelf {
     pool: &'static BufPool,
-    blocks: Vec<Box<[u8]>>,
+    blocks: Vec<Box<Block>>,
 }
 
 thread_local! {
@@ -57,9 +58,9 @@ thread_local! {
 
 /// A block of the pool's size.
 #[inline]
-pub(super) fn take(pool: &'static BufPool) -> Box<[u8]> {
+pub(super) fn take(pool: &'static BufPool) -> Box<Block> {
     MAGAZINE.with(|magazine| match magazine.slot.take() {
-        Some(block) if block.len() == pool.size() => {
+        Some(block) if block.size() == pool.size() => {
             magazine.publish(-1);
             block
         }
@@ -67,12 +68,9 @@ pub(super) fn take(pool: &'static BufPool) -> Box<[u8]> {
     })
 }
 
-/// Gives a block back, whichever pool it is from; an empty one is nothing.
+/// Gives a block back, whichever pool it is from.
 #[inline]
-pub(super) fn put(block: Box<[u8]>) {
-    if block.is_empty() {
-        return;
-    }
+pub(super) fn put(block: Box<Block>) {
     MAGAZINE.with(|magazine| {
         if magazine.count.get().is_none() {
             magazine.put_first(block);
@@ -107,7 +105,7 @@ impl Magazine {
 
     #[cold]
     #[inline(never)]
-    fn take_slow(&self, pool: &'static BufPool, other: Option<Box<[u8]>>) -> Box<[u8]> {
+    fn take_slow(&self, pool: &'static BufPool, other: Option<Box<Block>>) -> Box<Block> {
         if other.is_some() {
             // A block of another size: it keeps the slot until a put pushes it back.
             self.slot.set(other);
@@ -122,8 +120,8 @@ impl Magazine {
 
     #[cold]
     #[inline(never)]
-    fn put_slow(&self, block: Box<[u8]>) {
-        let size = block.len();
+    fn put_slow(&self, block: Box<Block>) {
+        let size = block.size();
         let mut block = Some(block);
         if (SHELF_BYTES / size).min(SHELF_BLOCKS) > 0 {
             self.keep(&mut block);
@@ -142,8 +140,8 @@ impl Magazine {
     }
 
     /// Puts the block on its shelf, if there is one with room.
-    fn keep(&self, block: &mut Option<Box<[u8]>>) {
-        let Some(size) = block.as_ref().map(|block| block.len()) else {
+    fn keep(&self, block: &mut Option<Box<Block>>) {
+        let Some(size) = block.as_ref().map(|block| block.size()) else {
             return;
         };
         let kept = self.with_shelf(size, |shelf| {
@@ -171,7 +169,7 @@ impl Magazine {
     /// The first block that the thread keeps, or one that comes after its end.
     #[cold]
     #[inline(never)]
-    fn put_first(&self, block: Box<[u8]>) {
+    fn put_first(&self, block: Box<Block>) {
         if !self.closed.get() {
             // Registers the destructor; refused when the thread's destructors have run already.
             if GUARD.try_with(|_| ()).is_ok() {
@@ -181,12 +179,12 @@ impl Magazine {
             }
             self.closed.set(true);
         }
-        BufPool::of_size(block.len()).deposit(block);
+        BufPool::of_size(block.size()).deposit(block);
     }
 
     fn flush(&self) {
         if let Some(block) = self.slot.take() {
-            BufPool::of_size(block.len()).deposit(block);
+            BufPool::of_size(block.size()).deposit(block);
         }
         let shelves = self.shelves.try_borrow_mut().map(|mut shelves| std::mem::take(&mut *shelves));
         for shelf in shelves.into_iter().flatten() {

@@ -8,6 +8,7 @@
 //!
 //! Arrows: `buf` uses `sys` and nothing else of the crate. No `unsafe`.
 
+mod block;
 mod magazine;
 pub(crate) mod outgoing;
 pub(crate) mod pool;
@@ -15,6 +16,6 @@ mod recv_buf;
 mod spare;
 
 pub(crate) use self::magazine::flush_thread_magazine;
-pub(crate) use self::outgoing::{First, Outgoing, SendEnd, Sent};
+pub(crate) use self::outgoing::{Outgoing, SendEnd, Sent};
 pub(crate) use self::pool::BufPool;
 pub use self::recv_buf::RecvBuf;

@@ -73,15 +73,6 @@ pub(crate) struct Sent {
     pub(crate) end: SendEnd,
 }
 
-/// How a first send went.
-#[must_use = "says whether something is left to send"]
-pub(crate) enum First {
-    /// Everything was in the tail, and the kernel took these bytes in one call.
-    Whole(usize),
-    /// Anything else.
-    Other(Sent),
-}
-
 /// Why a send stopped.
 #[derive(Debug)]
 pub(crate) enum SendEnd {
@@ -216,32 +207,22 @@ impl Outgoing {
     ///
     /// A short send is followed by another try: only EAGAIN proves that an edge will come.
     pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, budget: usize) -> Sent {
-        match self.send_first(fd, budget) {
-            First::Whole(bytes) => Sent { bytes, calls: 1, end: SendEnd::Empty },
-            First::Other(sent) => sent,
-        }
+        self.send_rest(fd, budget, 0, 0)
     }
 
-    /// The same, with the one case told apart that nearly every answer is.
+    /// What is to be sent, where one send(2) can take all of it. `None`: nothing is, or it takes [`send`](Self::send).
     #[inline]
-    pub(crate) fn send_first(&mut self, fd: BorrowedFd<'_>, budget: usize) -> First {
-        let left = self.tail_left();
-        if self.front.is_none() && left.len() <= budget && !left.is_empty() {
-            return match sys::io::send(fd, left) {
-                Ok(n) if n == left.len() => {
-                    self.clear();
-                    First::Whole(n)
-                }
-                result => First::Other(self.go_on(fd, budget, result)),
-            };
+    pub(crate) fn plain(&self) -> Option<&[u8]> {
+        if self.front.is_some() {
+            return None;
         }
-        First::Other(self.send_rest(fd, budget, 0, 0))
+        Some(self.tail.as_ref()?.left()).filter(|left| !left.is_empty())
     }
 
-    /// After a first send that did not take everything.
+    /// Goes on after the caller's own send of [`plain`](Self::plain), which did not take everything.
     #[cold]
     #[inline(never)]
-    fn go_on(&mut self, fd: BorrowedFd<'_>, budget: usize, first: io::Result<usize>) -> Sent {
+    pub(crate) fn send_after(&mut self, fd: BorrowedFd<'_>, budget: usize, first: io::Result<usize>) -> Sent {
         match self.took(first) {
             Ok(n) => self.send_rest(fd, budget, n, 1),
             Err(end) => Sent { bytes: 0, calls: 1, end },

@@ -15,13 +15,13 @@
 //! | `POOLS` | `of_size` | everyone, seldom | its Mutex; pools are never removed |
 
 use std::fmt;
-use std::mem;
 // std atomic: they live in statics and leaked blocks, and only count; no wake or hand-over hangs on them.
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 
+use super::block::Block;
 use super::magazine;
 use super::recv_buf::RecvBuf;
 use crate::sys;
@@ -44,7 +44,7 @@ fn pools() -> MutexGuard<'static, Vec<&'static BufPool>> {
 /// All blocks of one size.
 pub(crate) struct BufPool {
     size: usize,
-    depot: ArrayQueue<Box<[u8]>>,
+    depot: ArrayQueue<Box<Block>>,
     /// The fewest blocks the depot has held since the last shrink: those were not needed.
     low: AtomicUsize,
     /// Blocks that exist, wherever they are.
@@ -93,7 +93,7 @@ impl BufPool {
     /// A block to receive into.
     #[inline]
     pub(crate) fn fill(&'static self) -> Fill {
-        Fill { block: magazine::take(self) }
+        Fill { block: Some(magazine::take(self)) }
     }
 
     /// Frees the depots' blocks that nobody needed since the last time. Call it as often as you like, from any
@@ -126,11 +126,11 @@ impl BufPool {
     }
 
     /// A block from the depot, or a new one.
-    pub(super) fn withdraw(&self) -> Box<[u8]> {
+    pub(super) fn withdraw(&self) -> Box<Block> {
         let Some(block) = self.depot.pop() else {
             self.low.store(0, Ordering::Relaxed);
             self.allocated.fetch_add(1, Ordering::Relaxed);
-            return vec![0; self.size].into_boxed_slice();
+            return Block::new(self.size);
         };
         let left = self.depot.len();
         if left < self.low.load(Ordering::Relaxed) {
@@ -140,14 +140,14 @@ impl BufPool {
     }
 
     /// Gives a block of this pool's size back; what does not fit is freed.
-    pub(super) fn deposit(&self, block: Box<[u8]>) {
-        debug_assert_eq!(block.len(), self.size);
+    pub(super) fn deposit(&self, block: Box<Block>) {
+        debug_assert_eq!(block.size(), self.size);
         if let Err(block) = self.depot.push(block) {
             self.free(block);
         }
     }
 
-    fn free(&self, block: Box<[u8]>) {
+    fn free(&self, block: Box<Block>) {
         drop(block);
         self.allocated.fetch_sub(1, Ordering::Relaxed);
     }
@@ -174,34 +174,36 @@ impl fmt::Debug for BufPool {
 
 /// A block that is being received into. Dropped without [`commit`](Self::commit) it goes back untouched.
 pub(crate) struct Fill {
-    /// Empty once committed.
-    block: Box<[u8]>,
+    /// Absent once committed.
+    block: Option<Box<Block>>,
 }
 
 impl Fill {
     /// The whole block. What an earlier user received may still be in it.
     #[inline]
     pub(crate) fn space(&mut self) -> &mut [u8] {
-        &mut self.block
+        self.block.as_mut().map_or(&mut [], |block| block.whole())
     }
 
     /// The first `n` bytes (at most the block) are received data.
     #[inline]
     pub(crate) fn commit(mut self, n: usize) -> RecvBuf {
-        RecvBuf::new(mem::take(&mut self.block), n)
+        RecvBuf::new(self.block.take(), n)
     }
 }
 
 impl Drop for Fill {
     #[inline]
     fn drop(&mut self) {
-        magazine::put(mem::take(&mut self.block));
+        if let Some(block) = self.block.take() {
+            magazine::put(block);
+        }
     }
 }
 
 impl fmt::Debug for Fill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fill").field("size", &self.block.len()).finish()
+        f.debug_struct("Fill").field("size", &self.block.as_ref().map(|block| block.size())).finish()
     }
 }
 

@@ -9,13 +9,11 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::mem;
-use std::num::NonZeroU32;
 use std::ops::Deref;
-use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
+use super::block::Block;
 use super::magazine;
 use super::pool::BufPool;
 
@@ -26,27 +24,8 @@ use super::pool::BufPool;
 ///
 /// Nothing here waits, and all of it may be called from any thread.
 pub struct RecvBuf {
-    repr: Repr,
-    /// The data is `start..end` of the block. 24 bytes in all, which the hot path moves several times; sizes are at
-    /// most 1 GiB, so 32 bits hold them.
-    start: u32,
-    /// One more than `end`: never 0, which makes an `Option` of it no larger.
-    end_plus_one: NonZeroU32,
-}
-
-enum Repr {
-    Unique(Box<[u8]>),
-    Shared(Arc<SharedBlock>),
-}
-
-struct SharedBlock {
-    block: Box<[u8]>,
-}
-
-impl Drop for SharedBlock {
-    fn drop(&mut self) {
-        magazine::put(mem::take(&mut self.block));
-    }
+    /// `None` is empty and holds no block.
+    block: Option<Box<Block>>,
 }
 
 /// The unread bytes have reached the limit: there is no larger block to move them to.
@@ -76,25 +55,12 @@ impl From<GrowError> for io::Error {
 impl RecvBuf {
     /// The first `n` bytes of the block (at most all of it).
     #[inline]
-    pub(super) fn new(block: Box<[u8]>, n: usize) -> Self {
-        let end = n.min(block.len());
-        Self { repr: Repr::Unique(block), start: 0, end_plus_one: plus_one(end) }
-    }
-
-    #[inline]
-    fn start(&self) -> usize {
-        self.start as usize
-    }
-
-    #[inline]
-    fn end(&self) -> usize {
-        (self.end_plus_one.get() - 1) as usize
-    }
-
-    #[inline]
-    fn set_range(&mut self, start: usize, end: usize) {
-        self.start = start as u32;
-        self.end_plus_one = plus_one(end);
+    pub(super) fn new(mut block: Option<Box<Block>>, n: usize) -> Self {
+        if let Some(block) = &mut block {
+            block.start = 0;
+            block.end = n.min(block.size());
+        }
+        Self { block }
     }
 
     /// Cuts off the first `at` bytes and returns them; `self` keeps the rest. No byte is copied: both parts
@@ -103,19 +69,17 @@ impl RecvBuf {
     /// An `at` beyond the length takes everything.
     #[must_use = "the bytes cut off are lost with it"]
     pub fn split_to(&mut self, at: usize) -> Self {
-        let at = at.min(self.len());
         if at == 0 {
-            return Self::without_block();
+            return Self { block: None };
         }
-        if at == self.len() {
+        if at >= self.len() {
             // Nothing is left to share with.
-            return mem::replace(self, Self::without_block());
+            return Self { block: self.block.take() };
         }
-        let block = self.share();
-        let cut = self.start() + at;
-        let front = Self { repr: Repr::Shared(block), start: self.start, end_plus_one: plus_one(cut) };
-        self.set_range(cut, self.end());
-        front
+        let Some(block) = self.block.take() else { return Self { block: None } };
+        let (front, back) = block.split(at);
+        self.block = Some(back);
+        Self { block: Some(front) }
     }
 
     /// Turns it into [`Bytes`], without a copy: the buffer returns to its pool with the last clone.
@@ -124,49 +88,49 @@ impl RecvBuf {
     /// a whole buffer.
     #[must_use]
     pub fn freeze(self) -> Bytes {
-        if self.is_empty() {
-            Bytes::new()
-        } else if self.len() < self.block().len() / 8 {
-            Bytes::copy_from_slice(&self)
-        } else {
-            Bytes::from_owner(self)
+        match &self.block {
+            None => Bytes::new(),
+            Some(block) if block.data().len() < block.size() / 8 => Bytes::copy_from_slice(block.data()),
+            Some(_) => Bytes::from_owner(self),
         }
     }
 
     /// Keeps the first `len` bytes and forgets the rest; a `len` beyond the length changes nothing.
     pub fn truncate(&mut self, len: usize) {
-        if len < self.len() {
-            self.set_range(self.start(), self.start() + len);
+        if len < self.len()
+            && let Some(block) = &mut self.block
+        {
+            block.end = block.start + len;
         }
     }
 
     /// The free space behind the data; `None` if there is none, or if the block is shared.
     #[inline]
     pub(crate) fn tail(&mut self) -> Option<&mut [u8]> {
-        if self.is_empty() {
+        let block = self.block.as_mut()?;
+        if block.start == block.end {
             // All consumed: the whole block is free.
-            self.set_range(0, 0);
+            (block.start, block.end) = (0, 0);
         }
-        let end = self.end();
-        let Repr::Unique(block) = &mut self.repr else {
-            return None;
-        };
-        let tail = &mut block[end..];
-        if tail.is_empty() { None } else { Some(tail) }
+        let end = block.end;
+        block.whole().get_mut(end..).filter(|tail| !tail.is_empty())
     }
 
     /// The first `n` bytes of the tail (at most all of it) are received data now.
     #[inline]
     pub(crate) fn committed(&mut self, n: usize) {
-        self.set_range(self.start(), self.end() + n.min(self.capacity_left()));
+        let n = n.min(self.capacity_left());
+        if let Some(block) = &mut self.block {
+            block.end += n;
+        }
     }
 
     /// How long the free space behind the data is: 0 for a shared block.
     #[inline]
     pub(crate) fn capacity_left(&self) -> usize {
-        match &self.repr {
-            Repr::Unique(block) => block.len() - self.end(),
-            Repr::Shared(_) => 0,
+        match &self.block {
+            Some(block) if !block.is_shared() => block.size() - block.end,
+            _ => 0,
         }
     }
 
@@ -181,12 +145,13 @@ impl RecvBuf {
         if size <= len {
             return Err(GrowError { len, max });
         }
-        let range = self.start()..self.end();
-        if let Repr::Unique(block) = &mut self.repr
-            && block.len() == size
+        if let Some(block) = &mut self.block
+            && !block.is_shared()
+            && block.size() == size
         {
-            block.copy_within(range, 0);
-            self.set_range(0, len);
+            let range = block.start..block.end;
+            block.whole().copy_within(range, 0);
+            (block.start, block.end) = (0, len);
             return Ok(());
         }
         let pool = if size == home.size() { home } else { BufPool::of_size(size) };
@@ -194,49 +159,20 @@ impl RecvBuf {
             return Err(GrowError { len, max });
         }
         let mut block = magazine::take(pool);
-        block[..len].copy_from_slice(self);
+        block.whole()[..len].copy_from_slice(self);
         // The assignment drops the old part, which returns the old block.
-        *self = Self::new(block, len);
+        *self = Self::new(Some(block), len);
         Ok(())
     }
-
-    #[inline]
-    fn block(&self) -> &[u8] {
-        match &self.repr {
-            Repr::Unique(block) => block,
-            Repr::Shared(shared) => &shared.block,
-        }
-    }
-
-    /// An empty one, which holds no block.
-    fn without_block() -> Self {
-        Self::new(Box::default(), 0)
-    }
-
-    /// Makes the block shared if it is not yet.
-    fn share(&mut self) -> Arc<SharedBlock> {
-        match &mut self.repr {
-            Repr::Shared(shared) => Arc::clone(shared),
-            Repr::Unique(block) => {
-                let shared = Arc::new(SharedBlock { block: mem::take(block) });
-                self.repr = Repr::Shared(Arc::clone(&shared));
-                shared
-            }
-        }
-    }
-}
-
-#[inline]
-fn plus_one(end: usize) -> NonZeroU32 {
-    // A block is at most 1 GiB, so neither the cast nor the addition can lose anything.
-    NonZeroU32::MIN.saturating_add(end as u32)
 }
 
 impl Drop for RecvBuf {
     #[inline]
     fn drop(&mut self) {
-        if let Repr::Unique(block) = &mut self.repr {
-            magazine::put(mem::take(block));
+        if let Some(block) = self.block.take()
+            && !block.is_shared()
+        {
+            magazine::put(block);
         }
     }
 }
@@ -246,7 +182,7 @@ impl Deref for RecvBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.block()[self.start()..self.end()]
+        self.block.as_ref().map_or(&[], |block| block.data())
     }
 }
 
@@ -260,7 +196,7 @@ impl AsRef<[u8]> for RecvBuf {
 impl Buf for RecvBuf {
     #[inline]
     fn remaining(&self) -> usize {
-        self.end() - self.start()
+        self.len()
     }
 
     #[inline]
@@ -276,7 +212,9 @@ impl Buf for RecvBuf {
     fn advance(&mut self, n: usize) {
         let left = self.remaining();
         assert!(n <= left, "cannot advance by {n}: only {left} bytes remain");
-        self.set_range(self.start() + n, self.end());
+        if let Some(block) = &mut self.block {
+            block.start += n;
+        }
     }
 
     /// No copy, except as [`freeze`](RecvBuf::freeze) says.

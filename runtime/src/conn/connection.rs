@@ -65,11 +65,10 @@ impl Connection {
         self.read.read()
     }
 
-    /// See [`ReadHalf::read_idle`]. With bytes staged or a flush in flight a request is still in progress: then it is
-    /// a plain `read`.
+    /// See [`ReadHalf::read_idle`]. With bytes staged a request is still in progress: then it is a plain `read`.
     pub fn read_idle(&mut self) -> Read<'_> {
-        let idle = self.write.staged_len() == 0 && self.write.body.flush.is_idle();
-        Read::new(&mut self.read, if idle { Intent::Idle } else { Intent::Busy })
+        let intent = if self.write.staged.is_empty() { Intent::Idle } else { Intent::Busy };
+        Read::new(&mut self.read, intent)
     }
 
     /// See [`ReadHalf::read_more`].

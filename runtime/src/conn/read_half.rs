@@ -127,7 +127,8 @@ impl ReadHalf {
         if self.over {
             return Some(Ok(None));
         }
-        if look.is_draining() && intent == Intent::Idle {
+        // A flush in flight is a request in progress.
+        if look.is_draining() && intent == Intent::Idle && body.flush.is_idle() {
             body.ends.fetch_or(ends::DRAINED, Ordering::AcqRel);
             return Some(Ok(None));
         }

@@ -27,7 +27,7 @@ impl ReadHalf {
     }
 
     /// The same as [`read`](Self::read), and says that no request is in progress: when the reactor drains, it returns
-    /// `None` at once, also when bytes are ready.
+    /// `None` at once, also when bytes are ready (but not while a flush is in flight).
     pub fn read_idle(&mut self) -> Read<'_> {
         Read { half: self, intent: Intent::Idle }
     }
@@ -79,7 +79,8 @@ impl ReadHalf {
     pub fn try_read(&mut self) -> io::Result<Option<RecvBuf>> {
         let pool = self.pool;
         let mut recv = |fd: std::os::fd::BorrowedFd<'_>| recv_buffer(pool, fd);
-        self.try_recv(self.body.read.look(), Intent::Busy, &mut recv).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+        self.try_recv(self.body.read.look(), Intent::Busy, &mut recv)
+            .unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
     #[inline]
