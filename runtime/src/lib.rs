@@ -49,6 +49,10 @@ mod sync;
 mod sys;
 pub mod time;
 
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 pub use buf::RecvBuf;
 pub use config::ReactorConfig;
 pub use conn::connection::Connection;
@@ -62,8 +66,8 @@ pub use exec::handle::ReactorHandle;
 pub use exec::join::{AbortHandle, JoinError, JoinHandle};
 pub use exec::spawn::{Outcome, YieldNow, spawn_local, yield_now};
 pub use id::ListenerId;
-pub use runtime::builder::Builder;
+pub use runtime::builder::{Builder, OnThisThread, OnThreads};
 pub use runtime::listen::{ListenAddr, ListenOptions};
 pub use runtime::running::{Runtime, ShutdownReport};
-pub use runtime::single::block_on;
+pub use runtime::single::{Reactor, block_on};
 pub use stats::Stats;

@@ -12,6 +12,7 @@
 //! | `drive` | the flush owner's loop | any thread |
 //! | `body` | what all users of a connection and its reactor share | any thread |
 //! | `ending` | FIN, reset, close handle, letting go | any thread |
+//! | `options` | socket options by name | any thread |
 //! | `read_word` | who looks at the input next | any thread |
 //! | `flush_word` | who sends next | any thread |
 
@@ -20,6 +21,7 @@ pub(crate) mod connection;
 pub(crate) mod drive;
 pub(crate) mod ending;
 pub(crate) mod flush_word;
+mod options;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;
 pub(crate) mod read_word;

@@ -10,25 +10,37 @@ use crate::id::ListenerId;
 use crate::runtime::launch::{self, Hooks};
 use crate::runtime::listen::{self, ListenAddr, ListenSpec};
 use crate::runtime::running::{Runtime, ShutdownReport};
+use crate::runtime::single::Reactor;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::marker::PhantomData;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Says what a [`Runtime`] is to run. Setters return the builder; every error, a bad address too, comes from
-/// [`build`](Self::build) or [`run`](Self::run).
-pub struct Builder {
+/// Says what is to run: a [`Runtime`] of several reactors, or (as [`Builder<OnThisThread>`](OnThisThread), from
+/// [`Reactor::builder`](crate::Reactor::builder)) one reactor on the calling thread. Setters return the builder; every
+/// error, a bad address too, comes from `build` or `run`.
+pub struct Builder<Kind = OnThreads> {
     pub(super) reactors: Option<usize>,
     pub(super) pin: Option<Vec<usize>>,
     pub(super) config: ReactorConfig,
     pub(super) grace: Duration,
     pub(super) listeners: Vec<ListenSpec>,
     pub(super) hooks: Hooks,
+    kind: PhantomData<Kind>,
 }
 
-impl fmt::Debug for Builder {
+/// Kind of a [`Builder`]: reactors on threads of their own.
+#[derive(Clone, Copy, Debug)]
+pub enum OnThreads {}
+
+/// Kind of a [`Builder`]: one reactor on the calling thread.
+#[derive(Clone, Copy, Debug)]
+pub enum OnThisThread {}
+
+impl<Kind> fmt::Debug for Builder<Kind> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("reactors", &self.reactors)
@@ -38,14 +50,14 @@ impl fmt::Debug for Builder {
     }
 }
 
-impl Default for Builder {
+impl<Kind> Default for Builder<Kind> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Builder {
-    /// A reactor per allowed CPU, default configuration, no listener.
+impl<Kind> Builder<Kind> {
+    /// Default configuration, no listener; on threads, a reactor per allowed CPU.
     pub fn new() -> Self {
         Self {
             reactors: None,
@@ -54,9 +66,12 @@ impl Builder {
             grace: Duration::from_secs(30),
             listeners: Vec::new(),
             hooks: Hooks::default(),
+            kind: PhantomData,
         }
     }
+}
 
+impl Builder {
     /// How many reactors run, each on a thread of its own. Default: one per CPU that this process may use.
     pub fn reactors(&mut self, reactors: usize) -> &mut Self {
         self.reactors = Some(reactors);
@@ -69,6 +84,45 @@ impl Builder {
         self
     }
 
+    /// Binds every address, starts every reactor, and returns once each has finished its `on_start` hooks.
+    ///
+    /// # Errors
+    /// A configuration that cannot work (by name), an address that cannot be had, a thread that cannot be started, a
+    /// hook that failed. Nothing is left running then.
+    pub fn build(&mut self) -> io::Result<Runtime> {
+        launch::launch(std::mem::take(self))
+    }
+
+    /// Builds, waits for SIGINT or SIGTERM, drains within [`grace`](Self::grace), and returns. A second signal aborts
+    /// what is left.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and the fault of a reactor that ended without being asked to.
+    pub fn run(&mut self) -> io::Result<ShutdownReport> {
+        let grace = self.grace;
+        self.build()?.run(grace)
+    }
+}
+
+impl Builder<OnThisThread> {
+    /// Binds every address. Nothing runs before [`Reactor::run`].
+    ///
+    /// # Errors
+    /// A configuration that cannot work (by name), or an address that cannot be had.
+    pub fn build(&mut self) -> io::Result<Reactor> {
+        Reactor::new(std::mem::take(self))
+    }
+
+    /// Builds, and runs the reactor on the calling thread until it is stopped by its handle.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), a failing `on_start` hook, and the fault by which the reactor ended.
+    pub fn run(&mut self) -> io::Result<()> {
+        self.build()?.run()
+    }
+}
+
+impl<Kind> Builder<Kind> {
     /// The configuration of every reactor.
     pub fn config(&mut self, config: ReactorConfig) -> &mut Self {
         self.config = config;
@@ -139,24 +193,5 @@ impl Builder {
 
     fn next_id(&self) -> ListenerId {
         ListenerId(self.listeners.len() as u32)
-    }
-
-    /// Binds every address, starts every reactor, and returns once each has finished its `on_start` hooks.
-    ///
-    /// # Errors
-    /// A configuration that cannot work (by name), an address that cannot be had, a thread that cannot be started, a
-    /// hook that failed. Nothing is left running then.
-    pub fn build(&mut self) -> io::Result<Runtime> {
-        launch::launch(std::mem::take(self))
-    }
-
-    /// Builds, waits for SIGINT or SIGTERM, drains within [`grace`](Self::grace), and returns. A second signal aborts
-    /// what is left.
-    ///
-    /// # Errors
-    /// As [`build`](Self::build), and the fault of a reactor that ended without being asked to.
-    pub fn run(&mut self) -> io::Result<ShutdownReport> {
-        let grace = self.grace;
-        self.build()?.run(grace)
     }
 }

@@ -5,8 +5,8 @@
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::{Home, Stage};
 use crate::exec::run;
-use crate::reactor::Reactor;
 use crate::reactor::accept::Listener;
+use crate::reactor::{Ended, Reactor};
 use crate::runtime::builder::Builder;
 use crate::runtime::control::Control;
 use crate::runtime::listen::Bound;
@@ -88,7 +88,7 @@ fn spawn(plan: Plan, started: Sender<io::Result<()>>) -> io::Result<thread::Join
     let control = plan.control.clone();
     let spawned = thread::Builder::new().name(name).spawn(move || reactor_thread(plan, &started));
     if spawned.is_err() {
-        control.reactor_ended(crate::reactor::Ended::default(), None);
+        control.reactor_ended(Ended::default(), None);
     }
     spawned
 }
@@ -105,42 +105,49 @@ fn await_starts(starts: &Receiver<io::Result<()>>, reactors: usize) -> io::Resul
 fn reactor_thread(plan: Plan, started: &Sender<io::Result<()>>) {
     let Plan { home, listeners, hooks, core, control } = plan;
     let handle = ReactorHandle { home: home.clone() };
-    let mut ended = crate::reactor::Ended::default();
+    let mut ended = Ended::default();
     let mut fault = None;
-    match start(home.clone(), listeners, &hooks, core) {
+    match pin(core).and_then(|()| start(home, listeners, &hooks)) {
         Err(error) => {
-            // Nobody runs this reactor any more: what is handed to it settles.
-            home.close_gate();
-            home.request(Stage::Stopped);
             let _ = started.send(Err(error));
         }
-        Ok(mut reactor) => {
+        Ok(reactor) => {
             let _ = started.send(Ok(()));
-            let result = reactor.run_to_end();
-            ended = reactor.teardown();
-            fault = result.err();
-            if let Some(error) = &fault {
-                eprintln!("epoxide: reactor {} ended by a fault: {error}", home.index);
-                for hook in &hooks.fault {
-                    run::caught(|| hook(&handle, error));
-                }
-            }
-            for hook in &hooks.stop {
-                run::caught(|| hook(&handle));
-            }
+            (ended, fault) = run_to_end(reactor, &hooks, &handle);
         }
     }
     control.reactor_ended(ended, fault);
 }
 
-/// Set-up on the reactor's own thread.
-fn start(home: Arc<Home>, listeners: Vec<Bound>, hooks: &Hooks, core: Option<usize>) -> io::Result<Reactor> {
-    if let Some(core) = core {
-        sys::affinity::pin_current(&[core])
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot pin to CPU {core}: {error}")))?;
+/// The loop, the teardown and the hooks of a reactor that has started.
+pub(super) fn run_to_end(mut reactor: Reactor, hooks: &Hooks, handle: &ReactorHandle) -> (Ended, Option<io::Error>) {
+    let fault = reactor.run_to_end().err();
+    let ended = reactor.teardown();
+    if let Some(error) = &fault {
+        eprintln!("epoxide: reactor {} ended by a fault: {error}", handle.id());
+        for hook in &hooks.fault {
+            run::caught(|| hook(handle, error));
+        }
     }
+    for hook in &hooks.stop {
+        run::caught(|| hook(handle));
+    }
+    (ended, fault)
+}
+
+fn pin(core: Option<usize>) -> io::Result<()> {
+    let Some(core) = core else { return Ok(()) };
+    sys::affinity::pin_current(&[core])
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot pin to CPU {core}: {error}")))
+}
+
+/// Set-up on the reactor's own thread. On an error nobody runs this reactor any more: what was handed to it settles.
+pub(super) fn start(home: Arc<Home>, listeners: Vec<Bound>, hooks: &Hooks) -> io::Result<Reactor> {
     let handle = ReactorHandle { home: home.clone() };
-    let mut reactor = Reactor::new(home)?;
+    let mut reactor = Reactor::new(home.clone()).inspect_err(|_| {
+        home.close_gate();
+        home.request(Stage::Stopped);
+    })?;
     let result = run_start_hooks(hooks, &handle).and_then(|()| add_listeners(&mut reactor, listeners, &handle));
     match result {
         Ok(()) => Ok(reactor),
@@ -151,7 +158,7 @@ fn start(home: Arc<Home>, listeners: Vec<Bound>, hooks: &Hooks, core: Option<usi
     }
 }
 
-pub(super) fn run_start_hooks(hooks: &Hooks, handle: &ReactorHandle) -> io::Result<()> {
+fn run_start_hooks(hooks: &Hooks, handle: &ReactorHandle) -> io::Result<()> {
     for hook in &hooks.start {
         let mut outcome = Err("an on_start hook panicked".to_string());
         run::caught(|| outcome = hook(handle));
@@ -160,7 +167,7 @@ pub(super) fn run_start_hooks(hooks: &Hooks, handle: &ReactorHandle) -> io::Resu
     Ok(())
 }
 
-pub(super) fn add_listeners(reactor: &mut Reactor, listeners: Vec<Bound>, handle: &ReactorHandle) -> io::Result<()> {
+fn add_listeners(reactor: &mut Reactor, listeners: Vec<Bound>, handle: &ReactorHandle) -> io::Result<()> {
     for Bound { fd, id, shared, make } in listeners {
         let mut handler = None;
         run::caught(|| handler = Some(make(handle)));

@@ -4,17 +4,78 @@
 //! re-checked), 9, 12.
 
 use crate::config::ReactorConfig;
+use crate::exec::handle::ReactorHandle;
 use crate::exec::home::Home;
 use crate::exec::local;
-use crate::reactor::Reactor;
+use crate::reactor;
+use crate::runtime::builder::{Builder, OnThisThread};
+use crate::runtime::launch::{self, Hooks};
+use crate::runtime::listen::Bound;
+use std::fmt;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+
+/// One reactor that runs on the calling thread.
+pub struct Reactor {
+    home: Arc<Home>,
+    addrs: Vec<SocketAddr>,
+    listeners: Vec<Bound>,
+    hooks: Hooks,
+}
+
+impl fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reactor").field("addrs", &self.addrs).finish_non_exhaustive()
+    }
+}
+
+impl Reactor {
+    /// A builder with default settings.
+    pub fn builder() -> Builder<OnThisThread> {
+        Builder::new()
+    }
+
+    pub(super) fn new(builder: Builder<OnThisThread>) -> io::Result<Self> {
+        builder.config.validate()?;
+        let mut listeners = Vec::new();
+        let mut addrs = Vec::new();
+        for spec in builder.listeners {
+            let (addr, bound) = spec.bind(1)?;
+            addrs.push(addr);
+            listeners.extend(bound);
+        }
+        Ok(Self { home: Arc::new(Home::new(0, builder.config)?), addrs, listeners, hooks: builder.hooks })
+    }
+
+    /// The handle of the reactor; it works before, during and after [`run`](Self::run).
+    pub fn handle(&self) -> ReactorHandle {
+        ReactorHandle { home: self.home.clone() }
+    }
+
+    /// The addresses that are listened on, in the order of the `listen*` calls, ports filled in.
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.addrs.clone()
+    }
+
+    /// Runs on the calling thread until it is stopped by [`ReactorHandle::stop`].
+    ///
+    /// # Errors
+    /// A reactor that runs on this thread already, a failing `on_start` hook, and the fault by which it ended.
+    pub fn run(self) -> io::Result<()> {
+        let Self { home, listeners, hooks, .. } = self;
+        let handle = ReactorHandle { home: home.clone() };
+        let reactor = launch::start(home, listeners, &hooks)?;
+        let (_, fault) = launch::run_to_end(reactor, &hooks, &handle);
+        fault.map_or(Ok(()), Err)
+    }
+}
 
 /// Runs a future on a temporary reactor of the calling thread: for clients, tests and tools. `spawn_local` works
 /// inside; what was spawned and is not done when the future is, is dropped.
@@ -43,7 +104,7 @@ fn refuse_reactor_thread() {
 
 fn try_block_on<F: Future>(future: F) -> io::Result<F::Output> {
     let home = Arc::new(Home::new(0, ReactorConfig::default())?);
-    let mut reactor = Reactor::new(home.clone())?;
+    let mut reactor = reactor::Reactor::new(home.clone())?;
     let root = Arc::new(Root { home, woken: AtomicBool::new(true) });
     let waker = Waker::from(root.clone());
     let mut future = pin!(future);

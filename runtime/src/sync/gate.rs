@@ -64,7 +64,8 @@ impl Gate {
         self.word.load(Ordering::Acquire) / ONE
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
+    #[cfg(test)]
+    fn is_closed(&self) -> bool {
         self.word.load(Ordering::Acquire) & CLOSED != 0
     }
 }
