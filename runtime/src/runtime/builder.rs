@@ -9,7 +9,7 @@ use crate::exec::spawn::Outcome;
 use crate::id::ListenerId;
 use crate::runtime::launch::{self, Hooks};
 use crate::runtime::listen::{self, ListenAddr, ListenSpec};
-use crate::runtime::running::{Runtime, ShutdownReport};
+use crate::runtime::running::Runtime;
 use crate::runtime::single::Reactor;
 use std::fmt;
 use std::future::Future;
@@ -94,13 +94,13 @@ impl Builder {
     }
 
     /// Builds, waits for SIGINT or SIGTERM, drains within [`grace`](Self::grace), and returns. A second signal aborts
-    /// what is left.
+    /// what is left. [`Runtime::run`] does the same and reports.
     ///
     /// # Errors
     /// As [`build`](Self::build), and the fault of a reactor that ended without being asked to.
-    pub fn run(&mut self) -> io::Result<ShutdownReport> {
+    pub fn run(&mut self) -> io::Result<()> {
         let grace = self.grace;
-        self.build()?.run(grace)
+        self.build()?.run(grace).map(drop)
     }
 }
 
