@@ -25,9 +25,10 @@ import argparse, pathlib, re, sys, tempfile
 LEAVES = {"sys", "sync", "id", "error", "config", "stats"}
 ARROWS = {
     "id": set(),
-    "error": {"id"},
+    "error": {"id", "sys"},
     "sync": {"id"},
-    "sys": {"id", "error", "sync"},
+    # sys names the errnos that error sorts by; sys itself wraps its errors without error.
+    "sys": {"id", "sync"},
     "config": {"id", "error", "sys"},
     # stats shows the pool's gauges; so the pool must not count there.
     "stats": {"id", "sync", "buf"},

@@ -3,9 +3,8 @@
 //! Job: one list of counters, their storage and the public [`Stats`]. State: two sets a reactor, one for its own thread
 //! and one for the others. Thread class: any thread reads a snapshot. Law 16 (everything is counted).
 
+use crate::sync::plain::{AtomicU64, Ordering};
 use std::fmt;
-// std atomic: they only count; no wake or hand-over hangs on them.
-use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $variant:ident $field:ident,)+) => {

@@ -25,10 +25,9 @@ use crate::exec::run;
 use crate::id::{Key, ListenerId};
 use crate::stats::Count;
 use crate::sync::lock;
+use crate::sync::plain::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-// std atomic: counts, times and bits; the hand-overs are the two words, which are modelled.
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 

@@ -13,9 +13,9 @@ use crate::exec::home::Msg;
 use crate::exec::local;
 use crate::stats::Count;
 use crate::sync::lock;
+use crate::sync::plain::Ordering;
 use crate::sys;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 /// How the owner left.

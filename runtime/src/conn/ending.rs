@@ -8,10 +8,10 @@ use crate::conn::drive::send_fin;
 use crate::error::CloseReason;
 use crate::exec::home::{Msg, Stage};
 use crate::exec::local::{self, Discard};
+use crate::sync::plain::Ordering;
 use crate::sys;
 use std::fmt;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 /// Closes or resets a connection from any thread, while others read and write it. Cheap to clone; it does not keep

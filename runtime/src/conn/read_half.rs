@@ -11,11 +11,11 @@ use crate::conn::read_word::{Look, Waiter};
 use crate::error::CloseReason;
 use crate::exec::local;
 use crate::stats::Count;
+use crate::sync::plain::Ordering;
 use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 /// The reading half of a connection: `Send`, used by one task at a time, on any thread.

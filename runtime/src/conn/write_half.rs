@@ -9,11 +9,11 @@ use crate::conn::body::{Body, ends};
 use crate::conn::ending;
 use crate::error::StagedLimit;
 use crate::stats::Count;
+use crate::sync::plain::Ordering;
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The writing half of a connection: `Send`, used by one task at a time, on any thread.
 ///

@@ -11,12 +11,12 @@ use crate::error::CloseReason;
 use crate::exec::local;
 use crate::stats::Count;
 use crate::sync::lock;
+use crate::sync::plain::Ordering;
 use crate::sys;
 use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 impl WriteHalf {

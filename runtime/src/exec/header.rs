@@ -9,9 +9,8 @@ use crate::exec::home::{Home, Msg, Stage};
 use crate::exec::local;
 use crate::id::TaskId;
 use crate::stats::Count;
+use crate::sync::plain::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
-// std atomic: one bit that is swapped on both sides; the inbox and the wake flag are modelled in `sync`.
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Wake;
 
 /// See the module's text.

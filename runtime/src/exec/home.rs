@@ -10,13 +10,12 @@ use crate::exec::local::{self, Local};
 use crate::id::{Key, TaskId};
 use crate::stats::{Count, Counts};
 use crate::sync::gate::{Gate, Refused};
+use crate::sync::plain::{AtomicBool, AtomicU8, Ordering};
 use crate::sync::wake::WakeFlag;
 use crate::sys::eventfd::WakeFd;
 use crossbeam_queue::SegQueue;
 use std::fmt;
 use std::io;
-// std atomic: the stage only goes up and is re-checked after the wake flag's fence.
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// A closure to be run on the reactor thread. Counted by the gate.
 pub(crate) type Post = Box<dyn FnOnce() + Send>;

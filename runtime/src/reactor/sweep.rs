@@ -15,10 +15,10 @@ use crate::error::{Clock, CloseReason};
 use crate::exec::local;
 use crate::id::Key;
 use crate::stats::Count;
+use crate::sync::plain::Ordering;
 use crate::sys;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Milliseconds between two ticks.

@@ -8,8 +8,9 @@ use crate::exec::home::Stage;
 use crate::exec::{local, run};
 use crate::stats::{Count, Gauge};
 use crate::sys;
+use crate::time;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl Reactor {
     /// One pass. An error is a fault of epoll: the reactor cannot go on.
@@ -33,7 +34,7 @@ impl Reactor {
         self.accept_ready();
         self.serve_owed();
         if self.timers.next_deadline().is_some() {
-            self.timers.fire(Instant::now());
+            self.timers.fire(time::now());
         }
         self.sweep_if_due(now);
         run::batch(&mut self.batch, self.home.config.task_budget);
@@ -57,7 +58,7 @@ impl Reactor {
             return Some(Duration::ZERO);
         }
         let tick = self.sweep.time_to_tick(sys::clock::monotonic_coarse_ms(), self.needs_tick());
-        let timer = self.timers.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        let timer = self.timers.next_deadline().map(|at| at.saturating_duration_since(time::now()));
         match (tick, timer) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

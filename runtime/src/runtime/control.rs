@@ -5,6 +5,7 @@
 
 use crate::reactor::Ended;
 use crate::sync::lock;
+use crate::time;
 use std::io;
 use std::sync::{Condvar, Mutex};
 use std::task::Waker;
@@ -72,7 +73,7 @@ impl Control {
             state = match deadline {
                 None => self.ended.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
                 Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
+                    let left = deadline.saturating_duration_since(time::now());
                     if left.is_zero() {
                         return false;
                     }

@@ -103,7 +103,7 @@ impl Runtime {
     /// Cancel safety: the drain goes on without its deadline when the future is dropped.
     pub fn shutdown(&self, grace: Duration) -> impl Future<Output = ShutdownReport> + Send + 'static {
         let (homes, control) = (self.homes.clone(), self.control.clone());
-        let begun = Instant::now();
+        let begun = time::now();
         for home in &homes {
             home.request(Stage::Draining);
         }
@@ -132,9 +132,9 @@ impl Runtime {
                 "shutdown_blocking was called on a reactor thread, which it would wait for: use shutdown().await",
             ));
         }
-        let begun = Instant::now();
+        let begun = time::now();
         self.request(Stage::Draining);
-        if !self.control.wait_until(begun.checked_add(grace)) {
+        if !self.control.wait_until(Some(time::after(begun, grace))) {
             self.request(Stage::Aborting);
             self.control.wait_until(None);
         }
@@ -159,18 +159,18 @@ impl Runtime {
                 break;
             }
         }
-        let begun = Instant::now();
+        let begun = time::now();
         self.request(Stage::Draining);
-        let deadline = begun.checked_add(grace);
+        let deadline = Some(time::after(begun, grace));
         while !self.control.is_over() {
             let step = Duration::from_millis(20);
-            let passed = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let passed = deadline.is_some_and(|deadline| time::now() >= deadline);
             if passed || signals.try_next()?.is_some() {
                 self.request(Stage::Aborting);
                 self.control.wait_until(None);
                 break;
             }
-            self.control.wait_until(Instant::now().checked_add(step));
+            self.control.wait_until(time::now().checked_add(step));
         }
         match self.control.take_fault() {
             Some(fault) => Err(fault),

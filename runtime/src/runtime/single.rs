@@ -11,6 +11,7 @@ use crate::reactor;
 use crate::runtime::builder::{Builder, OnThisThread};
 use crate::runtime::launch::{self, Hooks};
 use crate::runtime::listen::Bound;
+use crate::sync::plain::{AtomicBool, Ordering};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -18,7 +19,6 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 

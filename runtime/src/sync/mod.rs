@@ -16,6 +16,11 @@ pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 }
 
+/// std's atomics, for counts, times and marks: nothing is handed over through them alone, so no model needs them.
+pub(crate) mod plain {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+}
+
 /// Locks, going on after a panic elsewhere: no critical section of this crate runs user code, so a poisoned lock
 /// guards data that is whole.
 #[inline]

@@ -11,13 +11,13 @@ const FAR: Duration = Duration::from_secs(1 << 40);
 
 /// CLOCK_MONOTONIC now, in full resolution (a few ns through the vDSO; see `clock_gettime(2)`).
 #[inline]
-pub(super) fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
 /// `from + wait`, saturating.
 #[inline]
-pub(super) fn after(from: Instant, wait: Duration) -> Instant {
+pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
     // The second fallback is for an instant that the user has pushed to the end of the clock by hand.
     from.checked_add(wait.min(FAR)).unwrap_or(from)
 }

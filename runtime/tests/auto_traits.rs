@@ -1,0 +1,88 @@
+//! The table of what may cross threads, checked by the compiler, both ways.
+//!
+//! A row is a public type or future and whether it is `Send` and `Sync`. A type that gains or loses one fails here
+//! before it surprises a user.
+
+use epoxide::{
+    AbortHandle, Builder, CloseHandle, CloseReason, Connection, Flush, JoinError, JoinHandle, ListenAddr,
+    ListenOptions, ListenerId, OnThisThread, PostError, Reactor, ReactorConfig, ReactorHandle, Read, ReadHalf,
+    ReadMore, ReadSlice, RecvBuf, Reserved, Runtime, SendAll, Shutdown, ShutdownReport, StagedLimit, Stats, Stopped,
+    WriteHalf, YieldNow, time,
+};
+use std::rc::Rc;
+
+/// Inherent constants win over the trait's where their bounds hold: that tells whether they do.
+macro_rules! table {
+    ($($type:ty: $send:tt $sync:tt,)+) => {{
+        let mut rows = 0;
+        $({
+            struct Probe<T>(std::marker::PhantomData<T>);
+            #[allow(dead_code)]
+            trait No { const SEND: bool = false; const SYNC: bool = false; }
+            impl<T> No for Probe<T> {}
+            #[allow(dead_code)]
+            impl<T: Send> Probe<T> { const SEND: bool = true; }
+            #[allow(dead_code)]
+            impl<T: Sync> Probe<T> { const SYNC: bool = true; }
+            assert_eq!(Probe::<$type>::SEND, table!(@ $send), "Send of {}", stringify!($type));
+            assert_eq!(Probe::<$type>::SYNC, table!(@ $sync), "Sync of {}", stringify!($type));
+            rows += 1;
+        })+
+        rows
+    }};
+    (@ yes) => { true };
+    (@ no) => { false };
+}
+
+#[test]
+fn what_may_cross_threads() {
+    let rows = table! {
+        Connection: yes yes,
+        ReadHalf: yes yes,
+        WriteHalf: yes yes,
+        CloseHandle: yes yes,
+        Read<'static>: yes yes,
+        ReadMore<'static>: yes yes,
+        ReadSlice<'static>: yes yes,
+        Flush<'static>: yes yes,
+        SendAll<'static>: yes yes,
+        Shutdown<'static>: yes yes,
+        Reserved<'static>: yes yes,
+        RecvBuf: yes yes,
+        ReactorHandle: yes yes,
+        AbortHandle: yes yes,
+        JoinHandle<u8>: yes yes,
+        JoinHandle<Rc<u8>>: no no,
+        JoinError: yes no,
+        PostError<u8>: yes yes,
+        PostError<Rc<u8>>: no no,
+        Stopped<u8>: yes yes,
+        Runtime: yes yes,
+        ShutdownReport: yes yes,
+        Builder: yes no,
+        Builder<OnThisThread>: yes no,
+        Reactor: yes no,
+        ListenAddr: yes yes,
+        ListenOptions: yes yes,
+        ListenerId: yes yes,
+        ReactorConfig: yes yes,
+        CloseReason: yes yes,
+        StagedLimit: yes yes,
+        Stats: yes yes,
+        YieldNow: yes yes,
+        time::Sleep: yes yes,
+        time::Interval: yes yes,
+        time::Timeout<Read<'static>>: yes yes,
+    };
+    assert!(rows >= 36);
+}
+
+#[test]
+fn the_probe_itself_tells_yes_from_no() {
+    let rows = table! {
+        u8: yes yes,
+        Rc<u8>: no no,
+        std::cell::Cell<u8>: yes no,
+    };
+    assert_eq!(rows, 3);
+}
