@@ -20,6 +20,8 @@ pub struct ReactorConfig {
     pub read_timeout: Duration,
     /// How long a waiting flush may go without the peer acknowledging a byte. Default 60 s.
     pub send_timeout: Duration,
+    /// Bytes a second that the peer must take on average over every 5 s of a waiting flush; 0 (the default) is off.
+    pub min_send_rate: u64,
     /// How long the peer's FIN is waited for after the handler has let go. Default 5 s.
     pub linger: Duration,
     /// Events taken from epoll in one pass, 1 to `i32::MAX / size_of::<epoll_event>()`. Default 1024.
@@ -44,6 +46,7 @@ impl Default for ReactorConfig {
             max_staged: 16 * 1024 * 1024,
             read_timeout: Duration::from_secs(60),
             send_timeout: Duration::from_secs(60),
+            min_send_rate: 0,
             linger: Duration::from_secs(5),
             max_events: 1024,
             task_budget: 1024,

@@ -15,6 +15,8 @@ pub enum Clock {
     Read,
     /// The peer acknowledged nothing for `send_timeout` while a flush waited.
     Send,
+    /// The peer took less than `min_send_rate`.
+    SendRate,
     /// The deadline of [`Connection::set_deadline`](crate::Connection::set_deadline), with the name given there.
     Deadline(&'static str),
 }
@@ -24,6 +26,7 @@ impl fmt::Display for Clock {
         match self {
             Self::Read => f.write_str("read timeout"),
             Self::Send => f.write_str("send timeout"),
+            Self::SendRate => f.write_str("minimal send rate"),
             Self::Deadline(what) => write!(f, "deadline of {what}"),
         }
     }
@@ -221,6 +224,7 @@ mod tests {
             (CloseReason::Io { op: "recv", errno: 113 }, ErrorKind::HostUnreachable, Some(113)),
             (CloseReason::Timeout(Clock::Read), ErrorKind::TimedOut, None),
             (CloseReason::Timeout(Clock::Send), ErrorKind::TimedOut, None),
+            (CloseReason::Timeout(Clock::SendRate), ErrorKind::TimedOut, None),
             (CloseReason::Timeout(Clock::Deadline("head")), ErrorKind::TimedOut, None),
             (CloseReason::Local, ErrorKind::ConnectionAborted, None),
             (CloseReason::Aborted, ErrorKind::ConnectionAborted, None),

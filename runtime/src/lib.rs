@@ -55,6 +55,7 @@ struct Readme;
 pub use buf::RecvBuf;
 pub use config::ReactorConfig;
 pub use conn::connection::Connection;
+pub use conn::deadline::ReadTimeoutSuspended;
 pub use conn::ending::CloseHandle;
 pub use conn::read_half::ReadHalf;
 pub use conn::read_ops::{Read, ReadMore, ReadSlice};

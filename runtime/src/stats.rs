@@ -106,6 +106,8 @@ counters! {
     Timeouts timeouts,
     /// Calls of `accept4(2)` that failed for want of descriptors or memory.
     AcceptStarved accept_starved,
+    /// Times a listener paused because `max_connections` of it or of the runtime exist.
+    AcceptLimited accept_limited,
     /// Posts refused because `max_posts` of them waited.
     PostsRefused posts_refused,
     /// Stagings refused because `max_staged` bytes waited.

@@ -6,8 +6,8 @@
 use epoxide::{
     AbortHandle, Builder, CloseHandle, CloseReason, Connection, Flush, JoinError, JoinHandle, ListenAddr,
     ListenOptions, ListenerId, OnThisThread, PostError, Reactor, ReactorConfig, ReactorHandle, Read, ReadHalf,
-    ReadMore, ReadSlice, RecvBuf, Reserved, Runtime, SendAll, Shutdown, ShutdownReport, StagedLimit, Stats, Stopped,
-    WriteHalf, YieldNow, time,
+    ReadMore, ReadSlice, ReadTimeoutSuspended, RecvBuf, Reserved, Runtime, SendAll, Shutdown, ShutdownReport,
+    StagedLimit, Stats, Stopped, WriteHalf, YieldNow, time,
 };
 use std::rc::Rc;
 
@@ -41,6 +41,7 @@ fn what_may_cross_threads() {
         ReadHalf: yes yes,
         WriteHalf: yes yes,
         CloseHandle: yes yes,
+        ReadTimeoutSuspended: yes yes,
         Read<'static>: yes yes,
         ReadMore<'static>: yes yes,
         ReadSlice<'static>: yes yes,

@@ -9,6 +9,8 @@
 //! | `queued` | whoever moves bytes into or out of `slow` | the writer (limit) | relaxed: a count |
 //! | `accepted` | the flush owner | the sweep | relaxed: a count |
 //! | `activity` | reader, writer | the sweep | relaxed: a time |
+//! | `deadline` | the user, the timer that fires | the same | its mutex |
+//! | `suspended` | guards | the sweep | a count |
 //! | `ends` | halves, reader | the reactor | read-modify-writes |
 //! | `reason` | whoever is first | everybody | once |
 //! | `key` | the reactor, before epoll knows the socket | anybody | release/acquire |
@@ -16,6 +18,7 @@
 //! Thread class: any thread. Laws: 1, 3, 5 (the descriptor lives in the `Arc` that every user holds), 9, 10, 11.
 
 use crate::buf::Outgoing;
+use crate::conn::deadline::Deadline;
 use crate::conn::flush_word::{Close, FlushWord};
 use crate::conn::read_word::{Mark, ReadWord, Waiter};
 use crate::error::CloseReason;
@@ -24,6 +27,7 @@ use crate::exec::local::{self, Local};
 use crate::exec::run;
 use crate::id::{Key, ListenerId};
 use crate::stats::Count;
+use crate::sync::limit::Place;
 use crate::sync::lock;
 use crate::sync::plain::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::fmt;
@@ -64,9 +68,14 @@ pub(crate) struct Body {
     pub(crate) home: Arc<Home>,
     reader: Mutex<Option<Waker>>,
     pub(crate) slow: Mutex<Slow>,
+    pub(crate) deadline: Mutex<Option<Box<Deadline>>>,
+    /// Guards that hold the read clock.
+    pub(crate) suspended: AtomicU32,
     reason: OnceLock<CloseReason>,
     pub(crate) listener: ListenerId,
     pub(crate) tcp: bool,
+    /// Places within the limits of the runtime and of the listener, until the descriptor closes.
+    _places: [Option<Place>; 2],
     fd: OwnedFd,
 }
 
@@ -89,7 +98,13 @@ impl AsFd for Body {
 }
 
 impl Body {
-    pub(crate) fn new(fd: OwnedFd, tcp: bool, home: Arc<Home>, listener: ListenerId) -> Self {
+    pub(crate) fn new(
+        fd: OwnedFd,
+        tcp: bool,
+        home: Arc<Home>,
+        listener: ListenerId,
+        places: [Option<Place>; 2],
+    ) -> Self {
         Self {
             read: ReadWord::new(!tcp),
             flush: FlushWord::new(),
@@ -101,9 +116,12 @@ impl Body {
             home,
             reader: Mutex::new(None),
             slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None }),
+            deadline: Mutex::new(None),
+            suspended: AtomicU32::new(0),
             reason: OnceLock::new(),
             listener,
             tcp,
+            _places: places,
             fd,
         }
     }
@@ -213,10 +231,11 @@ impl Body {
         drop(out);
     }
 
-    /// Empties the foreign waiter slots: nobody waits any more.
+    /// Empties the foreign waiter slots and disarms the deadline: nobody waits any more.
     pub(crate) fn forget_waiters(&self) {
         let reader = lock(&self.reader).take();
         let writer = lock(&self.slow).waiter.take();
-        drop((reader, writer));
+        let deadline = lock(&self.deadline).take();
+        drop((reader, writer, deadline));
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::buf::RecvBuf;
 use crate::conn::body::Body;
+use crate::conn::deadline::{self, ReadTimeoutSuspended};
 use crate::conn::ending::{self, CloseHandle};
 use crate::conn::read_half::{Intent, ReadHalf};
 use crate::conn::read_ops::{Read, ReadMore, ReadSlice};
@@ -20,6 +21,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 /// A connection. `Send`: read, write, flush and close it from any thread; the system calls are made by the caller.
 ///
@@ -236,6 +238,18 @@ macro_rules! facts {
             /// The reactor that this connection belongs to.
             pub fn reactor(&self) -> ReactorHandle {
                 ReactorHandle { home: self.$($body).+.home.clone() }
+            }
+
+            /// Closes the connection at `at` unless the deadline is moved or cleared (`None`) before: what waits on it
+            /// resumes with [`Clock::Deadline`](crate::Clock::Deadline) and the name given here. Absolute: activity
+            /// does not move it. Any thread; the timer is the calling reactor's, elsewhere the process-wide one.
+            pub fn set_deadline(&self, at: Option<Instant>, what: &'static str) {
+                deadline::set(&self.$($body).+, at, what);
+            }
+
+            /// Holds the read clock while the guard lives; afterwards it counts anew. Guards nest.
+            pub fn suspend_read_timeout(&self) -> ReadTimeoutSuspended {
+                ReadTimeoutSuspended::new(self.$($body).+.clone())
             }
 
             /// Has the reactor begun to drain?

@@ -12,12 +12,14 @@
 //! | `drive` | the flush owner's loop | any thread |
 //! | `body` | what all users of a connection and its reactor share | any thread |
 //! | `ending` | FIN, reset, close handle, letting go | any thread |
+//! | `deadline` | deadlines, suspending the read clock | any thread |
 //! | `options` | socket options by name | any thread |
 //! | `read_word` | who looks at the input next | any thread |
 //! | `flush_word` | who sends next | any thread |
 
 pub(crate) mod body;
 pub(crate) mod connection;
+pub(crate) mod deadline;
 pub(crate) mod drive;
 pub(crate) mod ending;
 pub(crate) mod flush_word;

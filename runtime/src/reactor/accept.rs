@@ -14,6 +14,7 @@ use crate::exec::task::Task;
 use crate::exec::{local, run};
 use crate::id::ListenerId;
 use crate::stats::Count;
+use crate::sync::limit::{Limit, Place};
 use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,16 +33,18 @@ pub(crate) struct Listener {
     shared: bool,
     /// The last event said that somebody waits, and the last accept did not say otherwise.
     pub(super) ready: bool,
-    /// Out of epoll until the tick.
+    /// Connections of this listener, over all reactors.
+    limit: Option<Arc<Limit>>,
+    /// Out of epoll until the tick, or until a connection closes.
     paused: bool,
     /// One line was logged for this episode.
     complained: bool,
 }
 
 impl Listener {
-    pub(crate) fn new(fd: OwnedFd, id: ListenerId, shared: bool, handler: Handler) -> Self {
+    pub(crate) fn new(fd: OwnedFd, id: ListenerId, shared: bool, limit: Option<Arc<Limit>>, handler: Handler) -> Self {
         let tcp = sys::socket::is_tcp(fd.as_fd());
-        Self { fd, id, handler, tcp, shared, ready: false, paused: false, complained: false }
+        Self { fd, id, handler, tcp, shared, limit, ready: false, paused: false, complained: false }
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -86,10 +89,16 @@ impl Reactor {
         // Level-triggered: if anybody is left, the next wait says so again.
         self.listeners[index].ready = false;
         for _ in 0..budget {
+            // Places first: past the limit nothing is accepted, and the kernel's queue holds the rest.
+            let Some(places) = self.places(index) else {
+                local::count_here(Count::AcceptLimited, 1);
+                self.take_out(index);
+                return true;
+            };
             match accept(&self.listeners[index]) {
                 Accepted::Connection(fd) => {
                     self.listeners[index].complained = false;
-                    self.welcome(index, fd);
+                    self.welcome(index, fd, places);
                 }
                 Accepted::Empty => return true,
                 Accepted::Skip => {}
@@ -108,13 +117,13 @@ impl Reactor {
     }
 
     /// A new connection: a body, a table entry, the registration, the handler's future.
-    fn welcome(&mut self, index: usize, fd: OwnedFd) {
+    fn welcome(&mut self, index: usize, fd: OwnedFd, places: [Option<Place>; 2]) {
         let listener = &self.listeners[index];
         if listener.tcp {
             // A reset in the meantime is the only way this can fail; the first recv will say so.
             let _ = sys::socket::set_nodelay(fd.as_fd(), true);
         }
-        let body = Arc::new(Body::new(fd, listener.tcp, self.home.clone(), listener.id));
+        let body = Arc::new(Body::new(fd, listener.tcp, self.home.clone(), listener.id, places));
         local::count_here(Count::Accepted, 1);
         if let Err(error) = self.register(&body) {
             self.pause(index, &error);
@@ -154,15 +163,35 @@ impl Reactor {
                 self.home.index, listener.id.0
             );
         }
+        self.take_out(index);
+    }
+
+    fn take_out(&mut self, index: usize) {
+        let listener = &mut self.listeners[index];
         if !listener.paused && self.epoll.delete(listener.fd.as_fd()).is_ok() {
             listener.paused = true;
         }
     }
 
-    /// The tick: paused listeners try again.
+    /// A place within each limit, if there is one in all of them.
+    fn places(&self, index: usize) -> Option<[Option<Place>; 2]> {
+        let of_runtime = self.limit.take()?;
+        let of_listener = match &self.listeners[index].limit {
+            Some(limit) => Some(limit.take()?),
+            None => None,
+        };
+        Some([Some(of_runtime), of_listener])
+    }
+
+    /// The tick, and a connection that closed: paused listeners try again, if they may accept anybody.
     pub(super) fn resume_listeners(&mut self) {
+        if self.limit.is_full() {
+            return;
+        }
         for (index, listener) in self.listeners.iter_mut().enumerate() {
-            if listener.paused && self.epoll.add(listener.fd.as_fd(), interest(listener), index as u64).is_ok() {
+            let full = listener.limit.as_ref().is_some_and(|limit| limit.is_full());
+            if listener.paused && !full && self.epoll.add(listener.fd.as_fd(), interest(listener), index as u64).is_ok()
+            {
                 listener.paused = false;
             }
         }

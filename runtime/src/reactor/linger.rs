@@ -90,6 +90,10 @@ impl Reactor {
             // Somebody is inside a call on it: epoll must forget it now, and not when they come back.
             let _ = self.epoll.delete(body.as_fd());
         }
+        drop(body);
+        if self.listeners.iter().any(super::accept::Listener::is_paused) {
+            self.resume_listeners();
+        }
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) use finish::Ended;
 use crate::exec::home::{Home, Stage};
 use crate::exec::local::{self, Entered};
 use crate::id::{Key, TaskId};
+use crate::sync::limit::Limit;
 use crate::sys;
 use crate::sys::epoll::{Epoll, Events};
 use crate::time::driver::{self, Driver};
@@ -49,6 +50,8 @@ pub(crate) struct Reactor {
     events: Events,
     table: Table,
     listeners: Vec<Listener>,
+    /// Connections of the whole runtime.
+    limit: Arc<Limit>,
     /// Flushes out of budget, each connection at most once (its word says Owed).
     owed: VecDeque<Key>,
     /// Room for a batch of tasks.
@@ -68,7 +71,7 @@ impl Reactor {
     /// Makes the calling thread `home`'s reactor.
     ///
     /// Fails when another reactor runs on this thread, when `home` has run before, or with the errno of epoll.
-    pub(crate) fn new(home: Arc<Home>) -> io::Result<Self> {
+    pub(crate) fn new(home: Arc<Home>, limit: Arc<Limit>) -> io::Result<Self> {
         let entered = local::enter(&home).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -94,6 +97,7 @@ impl Reactor {
             epoll,
             table: Table::new(),
             listeners: Vec::new(),
+            limit,
             owed: VecDeque::new(),
             batch: Vec::new(),
             sweep: Sweep::new(sys::clock::monotonic_coarse_ms()),

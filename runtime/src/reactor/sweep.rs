@@ -7,14 +7,13 @@
 //!   handler is never timed out.
 //! - send clock: runs while a flush is in flight; restarted when the peer acknowledged something: (bytes the kernel
 //!   took - bytes it still holds) grew. A slow steady reader lives, a stopped one does not.
+//! - send rate: over every window of 5 s of a flush in flight, the peer acknowledged `min_send_rate` on average.
 
 use super::Reactor;
 use crate::conn::body::Body;
-use crate::conn::ending;
+use crate::conn::deadline;
 use crate::error::{Clock, CloseReason};
-use crate::exec::local;
 use crate::id::Key;
-use crate::stats::Count;
 use crate::sync::plain::Ordering;
 use crate::sys;
 use std::os::fd::AsFd;
@@ -27,12 +26,16 @@ const TICK_MS: u64 = 250;
 const PORTION: usize = 1024;
 /// Ticks between two returns of unused buffers to the system (4 s).
 const SHRINK_TICKS: u64 = 16;
+/// Milliseconds over which the send rate is averaged.
+const RATE_WINDOW_MS: u64 = 5000;
 
 /// What the sweep remembers of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     /// While a flush is in flight: bytes acknowledged at the last growth, and when that was (ms).
     sending: Option<(u64, u64)>,
+    /// The same for the start of the rate's window.
+    window: Option<(u64, u64)>,
 }
 
 /// See the module's text.
@@ -76,15 +79,10 @@ impl Reactor {
         let Some((key, entry)) = self.table.at(index) else { return };
         let lingers = entry.linger.is_some();
         let body = Arc::clone(&entry.body);
-        if self.send_clock_ran_out(key, &body, now) {
-            local::count_here(Count::Timeouts, 1);
-            // What the peer did not take is lost: it must not look whole.
-            ending::reset(&body, CloseReason::Timeout(Clock::Send));
+        if let Some(clock) = self.send_clock(key, &body, now) {
+            deadline::ran_out(&body, CloseReason::Timeout(clock));
         } else if !lingers && self.read_clock_ran_out(&body, now) {
-            local::count_here(Count::Timeouts, 1);
-            body.store_reason(CloseReason::Timeout(Clock::Read));
-            let _ = sys::socket::shutdown_both(body.as_fd());
-            body.end(CloseReason::Timeout(Clock::Read));
+            deadline::ran_out(&body, CloseReason::Timeout(Clock::Read));
         }
         if lingers {
             self.attend_linger(key);
@@ -93,7 +91,8 @@ impl Reactor {
 
     fn read_clock_ran_out(&self, body: &Body, now: u64) -> bool {
         let limit = self.home.config.read_timeout;
-        if limit.is_zero() || !body.read.is_parked() || !body.flush.is_idle() || body.flush.is_closed() {
+        let held = body.suspended.load(Ordering::Acquire) > 0 || !body.flush.is_idle() || body.flush.is_closed();
+        if limit.is_zero() || held || !body.read.is_parked() {
             return false;
         }
         let idle = (now as u32).wrapping_sub(body.activity.load(Ordering::Relaxed));
@@ -102,21 +101,30 @@ impl Reactor {
         u128::from(idle) > limit.as_millis()
     }
 
-    fn send_clock_ran_out(&mut self, key: Key, body: &Body, now: u64) -> bool {
-        let limit = self.home.config.send_timeout;
-        let Some(entry) = self.table.get_mut(key) else { return false };
-        let watch = &mut entry.watch;
-        if limit.is_zero() || body.flush.is_idle() || body.flush.is_closed() {
-            watch.sending = None;
-            return false;
+    /// Which of the send clocks has run out, if any has.
+    fn send_clock(&mut self, key: Key, body: &Body, now: u64) -> Option<Clock> {
+        let (limit, rate) = (self.home.config.send_timeout, self.home.config.min_send_rate);
+        let watch = &mut self.table.get_mut(key)?.watch;
+        if body.flush.is_idle() || body.flush.is_closed() {
+            *watch = Watch::default();
+            return None;
         }
         let unsent = sys::socket::unsent(body.as_fd()).unwrap_or(0);
         let acknowledged = body.accepted.load(Ordering::Relaxed).saturating_sub(unsent);
+        let &mut (begun, from) = watch.window.get_or_insert((acknowledged, now));
+        if rate > 0 && now - from >= RATE_WINDOW_MS {
+            if (acknowledged - begun) * 1000 < rate.saturating_mul(now - from) {
+                return Some(Clock::SendRate);
+            }
+            watch.window = Some((acknowledged, now));
+        }
         match watch.sending {
-            Some((before, since)) if acknowledged <= before => u128::from(now - since) > limit.as_millis(),
+            Some((before, since)) if acknowledged <= before => {
+                (!limit.is_zero() && u128::from(now - since) > limit.as_millis()).then_some(Clock::Send)
+            }
             _ => {
                 watch.sending = Some((acknowledged, now));
-                false
+                None
             }
         }
     }

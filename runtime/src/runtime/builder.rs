@@ -27,6 +27,7 @@ pub struct Builder<Kind = OnThreads> {
     pub(super) pin: Option<Vec<usize>>,
     pub(super) config: ReactorConfig,
     pub(super) grace: Duration,
+    pub(super) max_connections: Option<usize>,
     pub(super) listeners: Vec<ListenSpec>,
     pub(super) hooks: Hooks,
     kind: PhantomData<Kind>,
@@ -64,6 +65,7 @@ impl<Kind> Builder<Kind> {
             pin: None,
             config: ReactorConfig::default(),
             grace: Duration::from_secs(30),
+            max_connections: None,
             listeners: Vec::new(),
             hooks: Hooks::default(),
             kind: PhantomData,
@@ -126,6 +128,13 @@ impl<Kind> Builder<Kind> {
     /// The configuration of every reactor.
     pub fn config(&mut self, config: ReactorConfig) -> &mut Self {
         self.config = config;
+        self
+    }
+
+    /// Connections that may exist at a time, over all listeners and reactors and lingering ones included; past it
+    /// accepting pauses until one closes. Default: the descriptor limit less 64, at least 1.
+    pub fn max_connections(&mut self, max: usize) -> &mut Self {
+        self.max_connections = Some(max);
         self
     }
 

@@ -11,6 +11,7 @@ use crate::runtime::builder::Builder;
 use crate::runtime::control::Control;
 use crate::runtime::listen::Bound;
 use crate::runtime::running::Runtime;
+use crate::sync::limit::Limit;
 use crate::sys;
 use std::io;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub(crate) struct Hooks {
 struct Plan {
     home: Arc<Home>,
     listeners: Vec<Bound>,
+    limit: Arc<Limit>,
     hooks: Hooks,
     core: Option<usize>,
     control: Arc<Control>,
@@ -44,6 +46,7 @@ pub(crate) fn launch(builder: Builder) -> io::Result<Runtime> {
     builder.config.validate()?;
     // Many connections need many descriptors; the hard limit stays the administrator's.
     let _ = sys::limits::raise_descriptor_limit();
+    let limit = connection_limit(builder.max_connections)?;
     let mut per_reactor: Vec<Vec<Bound>> = (0..reactors).map(|_| Vec::new()).collect();
     let mut addrs = Vec::new();
     for spec in builder.listeners {
@@ -61,13 +64,30 @@ pub(crate) fn launch(builder: Builder) -> io::Result<Runtime> {
     let (started, starts) = channel();
     for (home, listeners) in homes.into_iter().zip(per_reactor) {
         let core = builder.pin.as_ref().map(|cores| cores[home.index % cores.len()]);
-        let plan = Plan { home, listeners, hooks: builder.hooks.clone(), core, control: control.clone() };
+        let plan = Plan {
+            home,
+            listeners,
+            limit: limit.clone(),
+            hooks: builder.hooks.clone(),
+            core,
+            control: control.clone(),
+        };
         runtime.adopt(spawn(plan, started.clone())?);
     }
     drop(started);
     // On an error the runtime is dropped here, which stops and joins those that did start.
     await_starts(&starts, reactors)?;
     Ok(runtime)
+}
+
+/// The runtime's limit: what was asked for, or what the descriptors allow with some left for everything else.
+pub(super) fn connection_limit(asked: Option<usize>) -> io::Result<Arc<Limit>> {
+    if asked == Some(0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "max_connections(0): nothing could be accepted"));
+    }
+    let (soft, _) = sys::limits::descriptor_limit()?;
+    let possible = usize::try_from(soft).unwrap_or(usize::MAX).saturating_sub(64).max(1);
+    Ok(Limit::new(asked.unwrap_or(possible)))
 }
 
 fn count(builder: &Builder) -> io::Result<usize> {
@@ -103,11 +123,11 @@ fn await_starts(starts: &Receiver<io::Result<()>>, reactors: usize) -> io::Resul
 
 /// A reactor's life.
 fn reactor_thread(plan: Plan, started: &Sender<io::Result<()>>) {
-    let Plan { home, listeners, hooks, core, control } = plan;
+    let Plan { home, listeners, limit, hooks, core, control } = plan;
     let handle = ReactorHandle { home: home.clone() };
     let mut ended = Ended::default();
     let mut fault = None;
-    match pin(core).and_then(|()| start(home, listeners, &hooks)) {
+    match pin(core).and_then(|()| start(home, listeners, limit, &hooks)) {
         Err(error) => {
             let _ = started.send(Err(error));
         }
@@ -142,9 +162,9 @@ fn pin(core: Option<usize>) -> io::Result<()> {
 }
 
 /// Set-up on the reactor's own thread. On an error nobody runs this reactor any more: what was handed to it settles.
-pub(super) fn start(home: Arc<Home>, listeners: Vec<Bound>, hooks: &Hooks) -> io::Result<Reactor> {
+pub(super) fn start(home: Arc<Home>, listeners: Vec<Bound>, limit: Arc<Limit>, hooks: &Hooks) -> io::Result<Reactor> {
     let handle = ReactorHandle { home: home.clone() };
-    let mut reactor = Reactor::new(home.clone()).inspect_err(|_| {
+    let mut reactor = Reactor::new(home.clone(), limit).inspect_err(|_| {
         home.close_gate();
         home.request(Stage::Stopped);
     })?;
@@ -168,12 +188,12 @@ fn run_start_hooks(hooks: &Hooks, handle: &ReactorHandle) -> io::Result<()> {
 }
 
 fn add_listeners(reactor: &mut Reactor, listeners: Vec<Bound>, handle: &ReactorHandle) -> io::Result<()> {
-    for Bound { fd, id, shared, make } in listeners {
+    for Bound { fd, id, shared, limit, make } in listeners {
         let mut handler = None;
         run::caught(|| handler = Some(make(handle)));
         let handler =
             handler.ok_or_else(|| io::Error::other(format!("building the handler of listener {} panicked", id.0)))?;
-        reactor.add_listener(Listener::new(fd, id, shared, handler))?;
+        reactor.add_listener(Listener::new(fd, id, shared, limit, handler))?;
     }
     Ok(())
 }

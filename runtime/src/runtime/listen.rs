@@ -9,11 +9,13 @@ use crate::exec::spawn::Outcome;
 use crate::exec::task::Task;
 use crate::id::ListenerId;
 use crate::reactor::accept::Handler;
+use crate::sync::limit::Limit;
 use crate::sys;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// How a listener listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,6 +23,9 @@ pub struct ListenOptions {
     /// Connections that the kernel completes before they are accepted, per reactor; listen(2) caps it at
     /// `net.core.somaxconn`. Default 1024.
     pub backlog: i32,
+    /// Connections of this listener that may exist at a time, over all reactors and lingering ones included; past it
+    /// accepting pauses. Default: no limit of its own.
+    pub max_connections: Option<usize>,
     /// Let other processes of this user listen on the same port: connections are spread over all of them. Default
     /// false: a port that somebody listens on is an error.
     pub share_port: bool,
@@ -30,7 +35,7 @@ pub struct ListenOptions {
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { backlog: 1024, share_port: false, v6only: None }
+        Self { backlog: 1024, max_connections: None, share_port: false, v6only: None }
     }
 }
 
@@ -134,6 +139,7 @@ pub(crate) struct Bound {
     pub(crate) fd: OwnedFd,
     pub(crate) id: ListenerId,
     pub(crate) shared: bool,
+    pub(crate) limit: Option<Arc<Limit>>,
     pub(crate) make: MakeHandler,
 }
 
@@ -149,6 +155,10 @@ impl ListenSpec {
     /// Binds and listens for every reactor.
     pub(crate) fn bind(mut self, reactors: usize) -> io::Result<(SocketAddr, Vec<Bound>)> {
         let shared = matches!(self.source, Source::Ready(_));
+        let limit = match &self.source {
+            Source::Addr(addr) => addr.options.max_connections.map(Limit::new),
+            Source::Ready(_) => None,
+        };
         let sockets = match self.source {
             Source::Addr(addr) => {
                 let targets = addr.target.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
@@ -160,7 +170,10 @@ impl ListenSpec {
             }
         };
         let local = sys::socket::local_addr(sockets[0].as_fd())?;
-        let bound = sockets.into_iter().map(|fd| Bound { fd, id: self.id, shared, make: (self.make)() }).collect();
+        let bound = sockets
+            .into_iter()
+            .map(|fd| Bound { fd, id: self.id, shared, limit: limit.clone(), make: (self.make)() })
+            .collect();
         Ok((local, bound))
     }
 }

@@ -11,6 +11,7 @@ use crate::reactor;
 use crate::runtime::builder::{Builder, OnThisThread};
 use crate::runtime::launch::{self, Hooks};
 use crate::runtime::listen::Bound;
+use crate::sync::limit::Limit;
 use crate::sync::plain::{AtomicBool, Ordering};
 use std::fmt;
 use std::future::Future;
@@ -27,6 +28,7 @@ pub struct Reactor {
     home: Arc<Home>,
     addrs: Vec<SocketAddr>,
     listeners: Vec<Bound>,
+    limit: Arc<Limit>,
     hooks: Hooks,
 }
 
@@ -44,6 +46,7 @@ impl Reactor {
 
     pub(super) fn new(builder: Builder<OnThisThread>) -> io::Result<Self> {
         builder.config.validate()?;
+        let limit = launch::connection_limit(builder.max_connections)?;
         let mut listeners = Vec::new();
         let mut addrs = Vec::new();
         for spec in builder.listeners {
@@ -51,7 +54,7 @@ impl Reactor {
             addrs.push(addr);
             listeners.extend(bound);
         }
-        Ok(Self { home: Arc::new(Home::new(0, builder.config)?), addrs, listeners, hooks: builder.hooks })
+        Ok(Self { home: Arc::new(Home::new(0, builder.config)?), addrs, listeners, limit, hooks: builder.hooks })
     }
 
     /// The handle of the reactor; it works before, during and after [`run`](Self::run).
@@ -69,9 +72,9 @@ impl Reactor {
     /// # Errors
     /// A reactor that runs on this thread already, a failing `on_start` hook, and the fault by which it ended.
     pub fn run(self) -> io::Result<()> {
-        let Self { home, listeners, hooks, .. } = self;
+        let Self { home, listeners, limit, hooks, .. } = self;
         let handle = ReactorHandle { home: home.clone() };
-        let reactor = launch::start(home, listeners, &hooks)?;
+        let reactor = launch::start(home, listeners, limit, &hooks)?;
         let (_, fault) = launch::run_to_end(reactor, &hooks, &handle);
         fault.map_or(Ok(()), Err)
     }
@@ -104,7 +107,7 @@ fn refuse_reactor_thread() {
 
 fn try_block_on<F: Future>(future: F) -> io::Result<F::Output> {
     let home = Arc::new(Home::new(0, ReactorConfig::default())?);
-    let mut reactor = reactor::Reactor::new(home.clone())?;
+    let mut reactor = reactor::Reactor::new(home.clone(), launch::connection_limit(None)?)?;
     let root = Arc::new(Root { home, woken: AtomicBool::new(true) });
     let waker = Waker::from(root.clone());
     let mut future = pin!(future);

@@ -6,6 +6,7 @@
 //! The protocols that loom checks import their atomics from here; code that is not modelled uses std directly.
 
 pub(crate) mod gate;
+pub(crate) mod limit;
 pub(crate) mod wake;
 
 /// Atomics of the modelled protocols: std's, or loom's under `--cfg loom`.
