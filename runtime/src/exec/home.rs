@@ -185,6 +185,22 @@ impl Home {
         self.gate.close();
     }
 
+    /// Whoever knows that this reactor will never run: what was handed over is dropped, which settles its handles.
+    pub(crate) fn abandon(&self) {
+        self.request(Stage::Stopped);
+        self.close_gate();
+        loop {
+            while let Some(msg) = self.take_message() {
+                crate::exec::run::caught(|| drop(msg));
+            }
+            if self.posts_waiting() == 0 {
+                return;
+            }
+            // A producer that was admitted before the gate closed is about to push.
+            std::thread::yield_now();
+        }
+    }
+
     pub(crate) fn posts_waiting(&self) -> usize {
         self.gate.waiting()
     }

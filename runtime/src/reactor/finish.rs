@@ -55,9 +55,10 @@ impl Reactor {
 
     /// Only connections whose output is out are left, if any.
     fn is_drained(&self) -> bool {
-        (0..self.table.slots())
-            .filter_map(|index| self.table.at(index))
-            .all(|(_, entry)| entry.linger.is_some() && entry.body.flush.is_idle())
+        self.table.len() == self.table.lingering()
+            && (0..self.table.slots())
+                .filter_map(|index| self.table.at(index))
+                .all(|(_, entry)| entry.body.flush.is_idle())
     }
 
     /// Ends everything. Afterwards the home says Stopped and nothing is left in it.

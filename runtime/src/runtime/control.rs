@@ -88,7 +88,7 @@ impl Control {
     pub(crate) fn poll_over(&self, waker: &Waker) -> bool {
         let waker = waker.clone();
         let mut state = lock(&self.state);
-        if state.running > 0 {
+        if state.running > 0 && !state.waiters.iter().any(|waiter| waiter.will_wake(&waker)) {
             state.waiters.push(waker);
         }
         state.running == 0

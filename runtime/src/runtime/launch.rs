@@ -3,7 +3,7 @@
 //! State: none. Thread class: any thread. Laws: 4 (all bound and listening before any accepts), 10 (hooks), 12.
 
 use crate::exec::handle::ReactorHandle;
-use crate::exec::home::{Home, Stage};
+use crate::exec::home::Home;
 use crate::exec::run;
 use crate::reactor::accept::Listener;
 use crate::reactor::{Ended, Reactor};
@@ -14,6 +14,7 @@ use crate::runtime::running::Runtime;
 use crate::sync::limit::Limit;
 use crate::sys;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -127,7 +128,7 @@ fn reactor_thread(plan: Plan, started: &Sender<io::Result<()>>) {
     let handle = ReactorHandle { home: home.clone() };
     let mut ended = Ended::default();
     let mut fault = None;
-    match pin(core).and_then(|()| start(home, listeners, limit, &hooks)) {
+    match pin(core).inspect_err(|_| home.abandon()).and_then(|()| start(home, listeners, limit, &hooks)) {
         Err(error) => {
             let _ = started.send(Err(error));
         }
@@ -141,8 +142,13 @@ fn reactor_thread(plan: Plan, started: &Sender<io::Result<()>>) {
 
 /// The loop, the teardown and the hooks of a reactor that has started.
 pub(super) fn run_to_end(mut reactor: Reactor, hooks: &Hooks, handle: &ReactorHandle) -> (Ended, Option<io::Error>) {
-    let fault = reactor.run_to_end().err();
-    let ended = reactor.teardown();
+    // User code is caught where it runs: a panic here is a defect of the loop. It ends the reactor as a fault, so that
+    // nobody waits for a thread that is gone.
+    let fault = match catch_unwind(AssertUnwindSafe(|| reactor.run_to_end())) {
+        Ok(result) => result.err(),
+        Err(_) => Some(io::Error::other("the reactor's loop panicked: this is a defect of epoxide")),
+    };
+    let ended = catch_unwind(AssertUnwindSafe(|| reactor.teardown())).unwrap_or_default();
     if let Some(error) = &fault {
         eprintln!("epoxide: reactor {} ended by a fault: {error}", handle.id());
         for hook in &hooks.fault {
@@ -164,10 +170,7 @@ fn pin(core: Option<usize>) -> io::Result<()> {
 /// Set-up on the reactor's own thread. On an error nobody runs this reactor any more: what was handed to it settles.
 pub(super) fn start(home: Arc<Home>, listeners: Vec<Bound>, limit: Arc<Limit>, hooks: &Hooks) -> io::Result<Reactor> {
     let handle = ReactorHandle { home: home.clone() };
-    let mut reactor = Reactor::new(home.clone(), limit).inspect_err(|_| {
-        home.close_gate();
-        home.request(Stage::Stopped);
-    })?;
+    let mut reactor = Reactor::new(home.clone(), limit).inspect_err(|_| home.abandon())?;
     let result = run_start_hooks(hooks, &handle).and_then(|()| add_listeners(&mut reactor, listeners, &handle));
     match result {
         Ok(()) => Ok(reactor),

@@ -17,3 +17,6 @@ mod launch;
 pub(crate) mod listen;
 pub(crate) mod running;
 pub(crate) mod single;
+
+#[cfg(all(test, not(loom)))]
+mod tests;

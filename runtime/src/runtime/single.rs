@@ -27,9 +27,17 @@ use std::thread::{self, Thread};
 pub struct Reactor {
     home: Arc<Home>,
     addrs: Vec<SocketAddr>,
-    listeners: Vec<Bound>,
-    limit: Arc<Limit>,
-    hooks: Hooks,
+    /// What it takes to run; absent once it has.
+    plan: Option<(Vec<Bound>, Arc<Limit>, Hooks)>,
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        if self.plan.is_some() {
+            // Never run: nobody else will settle what was handed to it.
+            self.home.abandon();
+        }
+    }
 }
 
 impl fmt::Debug for Reactor {
@@ -54,7 +62,8 @@ impl Reactor {
             addrs.push(addr);
             listeners.extend(bound);
         }
-        Ok(Self { home: Arc::new(Home::new(0, builder.config)?), addrs, listeners, limit, hooks: builder.hooks })
+        let home = Arc::new(Home::new(0, builder.config)?);
+        Ok(Self { home, addrs, plan: Some((listeners, limit, builder.hooks)) })
     }
 
     /// The handle of the reactor; it works before, during and after [`run`](Self::run).
@@ -71,10 +80,10 @@ impl Reactor {
     ///
     /// # Errors
     /// A reactor that runs on this thread already, a failing `on_start` hook, and the fault by which it ended.
-    pub fn run(self) -> io::Result<()> {
-        let Self { home, listeners, limit, hooks, .. } = self;
-        let handle = ReactorHandle { home: home.clone() };
-        let reactor = launch::start(home, listeners, limit, &hooks)?;
+    pub fn run(mut self) -> io::Result<()> {
+        let Some((listeners, limit, hooks)) = self.plan.take() else { return Ok(()) };
+        let handle = self.handle();
+        let reactor = launch::start(self.home.clone(), listeners, limit, &hooks)?;
         let (_, fault) = launch::run_to_end(reactor, &hooks, &handle);
         fault.map_or(Ok(()), Err)
     }
