@@ -59,6 +59,7 @@ pub use conn::deadline::ReadTimeoutSuspended;
 pub use conn::ending::CloseHandle;
 pub use conn::read_half::ReadHalf;
 pub use conn::read_ops::{Read, ReadMore, ReadSlice};
+pub use conn::shared::{Closed, Refusal, SendOutcome, SharedFlush, SharedLimits, SharedWriter};
 pub use conn::write_half::{Reserved, WriteHalf};
 pub use conn::write_ops::{Flush, SendAll, Shutdown};
 pub use error::{Clock, CloseReason, PostError, StagedLimit, Stopped};

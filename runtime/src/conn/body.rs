@@ -21,6 +21,7 @@ use crate::buf::Outgoing;
 use crate::conn::deadline::Deadline;
 use crate::conn::flush_word::{Close, FlushWord};
 use crate::conn::read_word::{Mark, ReadWord, Waiter};
+use crate::conn::shared::Frames;
 use crate::error::CloseReason;
 use crate::exec::home::{Home, Msg, Stage};
 use crate::exec::local::{self, Local};
@@ -45,12 +46,16 @@ pub(crate) mod ends {
     pub(crate) const PEER_FIN: u32 = 4;
     /// An idle read was ended by a drain.
     pub(crate) const DRAINED: u32 = 8;
+    /// The writer is shared: progress has waiters of its own.
+    pub(crate) const SHARED: u32 = 16;
 }
 
 /// What a flush leaves behind when it cannot finish at once.
 pub(crate) struct Slow {
     pub(crate) out: Outgoing,
     pub(crate) waiter: Option<Waker>,
+    /// Only of a shared writer.
+    pub(crate) frames: Option<Box<Frames>>,
 }
 
 /// See the module's text.
@@ -115,7 +120,7 @@ impl Body {
             key: AtomicU64::new(Key::NONE.0),
             home,
             reader: Mutex::new(None),
-            slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None }),
+            slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None, frames: None }),
             deadline: Mutex::new(None),
             suspended: AtomicU32::new(0),
             reason: OnceLock::new(),
@@ -208,6 +213,19 @@ impl Body {
     pub(crate) fn wake_writer(&self) {
         let waiter = lock(&self.slow).waiter.take();
         if let Some(waiter) = waiter {
+            run::caught(|| waiter.wake());
+        }
+        self.wake_ready(self.flush.is_closed());
+    }
+
+    /// Wakes those waiters of a shared writer whose bytes are out; all of them when the connection is over.
+    pub(crate) fn wake_ready(&self, over: bool) {
+        if !self.has_ended(ends::SHARED) {
+            return;
+        }
+        let accepted = self.accepted.load(Ordering::Relaxed);
+        let ready = lock(&self.slow).ready_waiters(accepted, over);
+        for waiter in ready {
             run::caught(|| waiter.wake());
         }
     }

@@ -8,6 +8,7 @@ use crate::conn::deadline::{self, ReadTimeoutSuspended};
 use crate::conn::ending::{self, CloseHandle};
 use crate::conn::read_half::{Intent, ReadHalf};
 use crate::conn::read_ops::{Read, ReadMore, ReadSlice};
+use crate::conn::shared::{SharedLimits, SharedWriter};
 use crate::conn::write_half::{Reserved, WriteHalf};
 use crate::conn::write_ops::{Flush, SendAll, Shutdown};
 use crate::error::{CloseReason, StagedLimit};
@@ -178,6 +179,11 @@ impl Connection {
     /// The two halves, to be used by two tasks, on two threads if need be.
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         (self.read, self.write)
+    }
+
+    /// Splits off a writer that any number of threads share. What is staged goes out first.
+    pub fn into_shared(self, limits: SharedLimits) -> (ReadHalf, SharedWriter) {
+        (self.read, self.write.into_shared(limits))
     }
 
     /// Puts two halves of one connection together again.

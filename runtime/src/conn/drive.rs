@@ -133,8 +133,9 @@ pub(crate) fn drive_as_reactor(body: &Body) {
     let budget = body.home.config.flush_budget;
     match drive(body, Batch { bytes: &mut batch, counted: true }, budget, None) {
         Drive::Done => body.wake_writer(),
-        // On Closed the loop itself has woken the writer.
-        Drive::Parked | Drive::Closed => {}
+        Drive::Parked => body.wake_ready(false),
+        // The loop itself has woken the writer.
+        Drive::Closed => {}
     }
 }
 

@@ -5,12 +5,14 @@
 
 use crate::conn::body::{Body, ends};
 use crate::conn::drive::send_fin;
+use crate::conn::shared;
 use crate::error::CloseReason;
 use crate::exec::home::{Msg, Stage};
 use crate::exec::local::{self, Discard};
 use crate::sync::plain::Ordering;
 use crate::sys;
 use std::fmt;
+use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
@@ -68,8 +70,45 @@ pub(crate) fn reset(body: &Body, reason: CloseReason) {
     body.end(reason);
 }
 
+/// A half's hold on its connection: dropping it tells the connection that the half is gone.
+#[derive(Debug)]
+pub(crate) struct Held {
+    body: Arc<Body>,
+    half: u32,
+}
+
+impl Held {
+    pub(crate) fn new(body: Arc<Body>, half: u32) -> Self {
+        Self { body, half }
+    }
+}
+
+impl Deref for Held {
+    type Target = Arc<Body>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Body> {
+        &self.body
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        half_gone(&self.body, self.half);
+    }
+}
+
+/// The peer has sent its FIN and nobody reads: a shared writer that is not half-open ends.
+pub(crate) fn end_if_peer_is_gone(body: &Body) {
+    if shared::ends_with_peer(body) && shared::peer_has_closed(body) {
+        body.store_reason(CloseReason::PeerFin);
+        let _ = sys::socket::shutdown_both(body.as_fd());
+        body.end(CloseReason::PeerFin);
+    }
+}
+
 /// A half is dropped. The last one lets the connection go.
-pub(crate) fn half_gone(body: &Body, half: u32) {
+fn half_gone(body: &Body, half: u32) {
     if std::thread::panicking() || local::discard() != Discard::No {
         // A cut body must not look whole (law 6). Closed already: the other half did it.
         if !body.flush.is_closed() {
@@ -79,6 +118,9 @@ pub(crate) fn half_gone(body: &Body, half: u32) {
         fin_behind_queue(body);
     }
     let before = body.ends.fetch_or(half, Ordering::AcqRel);
+    if half == ends::READER_GONE {
+        end_if_peer_is_gone(body);
+    }
     if (before | half) & (ends::READER_GONE | ends::WRITER_GONE) == ends::READER_GONE | ends::WRITER_GONE {
         let_go(body);
     }

@@ -9,6 +9,7 @@
 //! | `read_ops` | the read family: named futures | any thread |
 //! | `write_half` | staging | any thread |
 //! | `write_ops` | the write family: named futures | any thread |
+//! | `shared` | whole frames from many threads | any thread |
 //! | `drive` | the flush owner's loop | any thread |
 //! | `body` | what all users of a connection and its reactor share | any thread |
 //! | `ending` | FIN, reset, close handle, letting go | any thread |
@@ -27,5 +28,6 @@ mod options;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;
 pub(crate) mod read_word;
+pub(crate) mod shared;
 pub(crate) mod write_half;
 pub(crate) mod write_ops;

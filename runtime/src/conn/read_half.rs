@@ -6,7 +6,7 @@
 
 use crate::buf::{BufPool, RecvBuf};
 use crate::conn::body::{Body, ends};
-use crate::conn::ending;
+use crate::conn::ending::Held;
 use crate::conn::read_word::{Look, Waiter};
 use crate::error::CloseReason;
 use crate::exec::local;
@@ -23,7 +23,7 @@ use std::task::{Context, Poll, Waker};
 /// Dropping it discards further input once the write half is gone too; until then the write half works on.
 #[derive(Debug)]
 pub struct ReadHalf {
-    pub(crate) body: Arc<Body>,
+    pub(crate) body: Held,
     pub(crate) pool: &'static BufPool,
     /// The last recv does not prove that the socket is drained: it filled its space, was a peek, or the connection
     /// is sticky. Recv before parking.
@@ -56,6 +56,7 @@ impl ReadHalf {
     pub(crate) fn new(body: Arc<Body>) -> Self {
         let pool = BufPool::of_size(body.home.config.recv_buffer_size);
         let budget = body.home.config.read_budget;
+        let body = Held::new(body, ends::READER_GONE);
         Self { body, pool, more: false, streak: budget, budget, over: false }
     }
 
@@ -259,10 +260,4 @@ pub(crate) fn recv_buffer(pool: &'static BufPool, fd: BorrowedFd<'_>) -> io::Res
     let mut fill = pool.fill();
     let n = sys::io::recv(fd, fill.space())?;
     Ok(Got { n, more: n == pool.size(), value: fill.commit(n) })
-}
-
-impl Drop for ReadHalf {
-    fn drop(&mut self) {
-        ending::half_gone(&self.body, ends::READER_GONE);
-    }
 }

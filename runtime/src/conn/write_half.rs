@@ -6,7 +6,7 @@
 
 use crate::buf::Outgoing;
 use crate::conn::body::{Body, ends};
-use crate::conn::ending;
+use crate::conn::ending::Held;
 use crate::error::StagedLimit;
 use crate::stats::Count;
 use crate::sync::plain::Ordering;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Dropping it discards what is staged and not flushed, and sends FIN behind a flush in flight.
 #[derive(Debug)]
 pub struct WriteHalf {
-    pub(crate) body: Arc<Body>,
+    pub(crate) body: Held,
     pub(crate) staged: Outgoing,
     /// Zeroed bytes at the end of the staging buffer that [`WriteHalf::spare`] lent and nobody advanced over.
     lent: usize,
@@ -28,7 +28,7 @@ pub struct WriteHalf {
 
 impl WriteHalf {
     pub(crate) fn new(body: Arc<Body>) -> Self {
-        Self { body, staged: Outgoing::new(), lent: 0 }
+        Self { body: Held::new(body, ends::WRITER_GONE), staged: Outgoing::new(), lent: 0 }
     }
 
     /// Bytes staged and not yet handed to a flush.
@@ -121,12 +121,6 @@ impl WriteHalf {
             staged: self.staged.len() + self.body.queued.load(Ordering::Relaxed),
             limit: self.body.home.config.max_staged,
         }
-    }
-}
-
-impl Drop for WriteHalf {
-    fn drop(&mut self) {
-        ending::half_gone(&self.body, ends::WRITER_GONE);
     }
 }
 

@@ -5,10 +5,10 @@
 
 use super::{Reactor, WAKE_DATA};
 use crate::conn::body::Body;
-use crate::conn::drive;
 use crate::conn::read_word::Mark;
+use crate::conn::{drive, ending};
 use crate::id::Key;
-use crate::sys::epoll::{ENDING, ERR, HUP, IN, OUT};
+use crate::sys::epoll::{ENDING, ERR, HUP, IN, OUT, RDHUP};
 
 impl Reactor {
     pub(super) fn dispatch(&mut self, events: usize) {
@@ -42,6 +42,9 @@ fn edge(body: &Body, flags: u32) {
         if let Some(waiter) = body.read.signal(mark) {
             body.wake_reader(waiter);
         }
+    }
+    if flags & (RDHUP | HUP | ERR) != 0 {
+        ending::end_if_peer_is_gone(body);
     }
     if flags & (OUT | ERR | HUP) != 0 && body.flush.writable() {
         drive::drive_as_reactor(body);
