@@ -63,6 +63,7 @@ pub use conn::shared::{Closed, Refusal, SendOutcome, SharedFlush, SharedLimits, 
 pub use conn::write_half::{Reserved, WriteHalf};
 pub use conn::write_ops::{Flush, SendAll, Shutdown};
 pub use error::{Clock, CloseReason, PostError, StagedLimit, Stopped};
+pub use exec::draining::Draining;
 pub use exec::handle::ReactorHandle;
 pub use exec::join::{AbortHandle, JoinError, JoinHandle};
 pub use exec::spawn::{Outcome, YieldNow, spawn_local, yield_now};

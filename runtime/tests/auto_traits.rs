@@ -4,10 +4,10 @@
 //! before it surprises a user.
 
 use epoxide::{
-    AbortHandle, Builder, CloseHandle, CloseReason, Connection, Flush, JoinError, JoinHandle, ListenAddr,
-    ListenOptions, ListenerId, OnThisThread, PostError, Reactor, ReactorConfig, ReactorHandle, Read, ReadHalf,
-    ReadMore, ReadSlice, ReadTimeoutSuspended, RecvBuf, Reserved, Runtime, SendAll, Shutdown, ShutdownReport,
-    StagedLimit, Stats, Stopped, WriteHalf, YieldNow, time,
+    AbortHandle, Builder, CloseHandle, CloseReason, Closed, Connection, Draining, Flush, JoinError, JoinHandle,
+    ListenAddr, ListenOptions, ListenerId, OnThisThread, PostError, Reactor, ReactorConfig, ReactorHandle, Read,
+    ReadHalf, ReadMore, ReadSlice, ReadTimeoutSuspended, RecvBuf, Reserved, Runtime, SendAll, SendOutcome, SharedFlush,
+    SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, Stopped, WriteHalf, YieldNow, time,
 };
 use std::rc::Rc;
 
@@ -54,6 +54,11 @@ fn what_may_cross_threads() {
         AbortHandle: yes yes,
         JoinHandle<u8>: yes yes,
         JoinHandle<Rc<u8>>: no no,
+        Draining: yes yes,
+        SharedWriter: yes yes,
+        SharedFlush<'static>: yes yes,
+        Closed<'static>: yes yes,
+        SendOutcome: yes yes,
         JoinError: yes no,
         PostError<u8>: yes yes,
         PostError<Rc<u8>>: no no,

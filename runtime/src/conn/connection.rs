@@ -12,6 +12,7 @@ use crate::conn::shared::{SharedLimits, SharedWriter};
 use crate::conn::write_half::{Reserved, WriteHalf};
 use crate::conn::write_ops::{Flush, SendAll, Shutdown};
 use crate::error::{CloseReason, StagedLimit};
+use crate::exec::draining::Draining;
 use crate::exec::handle::ReactorHandle;
 use crate::id::ListenerId;
 use crate::sys;
@@ -256,6 +257,11 @@ macro_rules! facts {
             /// Holds the read clock while the guard lives; afterwards it counts anew. Guards nest.
             pub fn suspend_read_timeout(&self) -> ReadTimeoutSuspended {
                 ReadTimeoutSuspended::new(self.$($body).+.clone())
+            }
+
+            /// Waits until the reactor drains: for answers that never end by themselves.
+            pub fn draining(&self) -> Draining {
+                Draining::new(self.$($body).+.home.clone())
             }
 
             /// Has the reactor begun to drain?

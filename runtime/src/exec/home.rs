@@ -6,6 +6,7 @@
 //! thread. Laws: 7, 9, 12, 16.
 
 use crate::config::ReactorConfig;
+use crate::exec::draining::DrainWaiters;
 use crate::exec::local::{self, Local};
 use crate::id::{Key, TaskId};
 use crate::stats::{Count, Counts};
@@ -51,6 +52,7 @@ pub(crate) struct Home {
     pub(crate) index: usize,
     pub(crate) config: ReactorConfig,
     pub(crate) counts: Counts,
+    pub(crate) drain_waiters: DrainWaiters,
     inbox: SegQueue<Msg>,
     flag: WakeFlag,
     wake_fd: WakeFd,
@@ -73,6 +75,7 @@ impl Home {
             index,
             config,
             counts: Counts::new(),
+            drain_waiters: DrainWaiters::default(),
             inbox: SegQueue::new(),
             flag: WakeFlag::new(),
             wake_fd: WakeFd::new()?,

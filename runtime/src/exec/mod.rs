@@ -11,8 +11,10 @@
 //! | `run` | polls tasks within a budget, catches panics | reactor only |
 //! | `spawn` | `spawn_local`, `yield_now`, what a future may return | reactor only |
 //! | `join` | `JoinHandle`, `AbortHandle` | any thread |
+//! | `draining` | waiting for a drain | any thread |
 //! | `handle` | `ReactorHandle` | any thread |
 
+pub(crate) mod draining;
 pub(crate) mod handle;
 pub(crate) mod header;
 pub(crate) mod home;

@@ -38,6 +38,7 @@ impl Reactor {
             self.accept_from(index, 65_536);
         }
         self.close_listeners();
+        self.home.drain_waiters.wake_all();
         for index in 0..self.table.slots() {
             if let Some((_, entry)) = self.table.at(index) {
                 let body = entry.body.clone();
@@ -67,6 +68,7 @@ impl Reactor {
         self.home.request(Stage::Aborting);
         self.close_listeners();
         self.home.close_gate();
+        self.home.drain_waiters.wake_all();
         let mut ended = Ended::default();
         self.settle_messages();
         run::discard_all();
