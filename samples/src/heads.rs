@@ -11,7 +11,6 @@ pub struct Heads {
 
 impl Heads {
     /// How many heads end in `bytes`.
-    #[inline]
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         const END: &[u8; 4] = b"\r\n\r\n";
         if self.matched == 0 && bytes.ends_with(END) {
