@@ -24,7 +24,7 @@ use crate::conn::read_word::{Mark, ReadWord, Waiter};
 use crate::conn::shared::Frames;
 use crate::error::CloseReason;
 use crate::exec::home::{Home, Msg, Stage};
-use crate::exec::local::{self, Local};
+use crate::exec::local::{self, Here};
 use crate::exec::run;
 use crate::id::{Key, ListenerId};
 use crate::stats::Count;
@@ -114,7 +114,7 @@ impl Body {
             read: ReadWord::new(!tcp),
             flush: FlushWord::new(),
             ends: AtomicU32::new(0),
-            activity: AtomicU32::new(local::with(&home, local::now_ms)),
+            activity: AtomicU32::new(local::here(&home).now_ms),
             accepted: AtomicU64::new(0),
             queued: AtomicUsize::new(0),
             key: AtomicU64::new(Key::NONE.0),
@@ -142,8 +142,8 @@ impl Body {
 
     /// Something happened: the read clock starts anew.
     #[inline]
-    pub(crate) fn touch(&self, here: Option<&Local>) {
-        self.activity.store(local::now_ms(here), Ordering::Relaxed);
+    pub(crate) fn touch(&self, here: Here) {
+        self.activity.store(here.now_ms, Ordering::Relaxed);
     }
 
     /// The flush owner: the kernel took `n` bytes. Plain load and store: there is one owner.

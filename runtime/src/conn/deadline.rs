@@ -91,7 +91,7 @@ impl ReadTimeoutSuspended {
 impl Drop for ReadTimeoutSuspended {
     fn drop(&mut self) {
         // The new start first: a tick between the two must not see the old one.
-        crate::exec::local::with(&self.body.home, |here| self.body.touch(here));
+        self.body.touch(crate::exec::local::here(&self.body.home));
         self.body.suspended.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option
         left = left.saturating_sub(sent.bytes);
         if sent.bytes > 0 {
             body.add_accepted(sent.bytes);
-            local::with(&body.home, |here| body.touch(here));
+            body.touch(local::here(&body.home));
             if counted {
                 body.queued.fetch_sub(sent.bytes, Ordering::Relaxed);
             }

@@ -145,22 +145,21 @@ impl ReadHalf {
     #[inline]
     fn park(&mut self, waker: &Waker) -> bool {
         let body = &*self.body;
-        local::with(&body.home, |here| {
-            let waiter = match here.and_then(|here| here.current_task(waker)) {
-                Some(id) => Waiter::Task(id),
-                None => {
-                    body.set_foreign_reader(waker.clone());
-                    Waiter::Foreign
-                }
-            };
-            body.touch(here);
-            if !body.read.park(waiter) {
-                return false;
+        let here = local::here(&body.home);
+        body.touch(here);
+        let waiter = match local::current_task(&body.home, waker) {
+            Some(id) => Waiter::Task(id),
+            None => {
+                body.set_foreign_reader(waker.clone());
+                Waiter::Foreign
             }
-            self.streak = self.budget;
-            body.home.count_with(here, Count::Parks, 1);
-            true
-        })
+        };
+        if !body.read.park(waiter) {
+            return false;
+        }
+        self.streak = self.budget;
+        body.home.count_from(here.is_home, Count::Parks, 1);
+        true
     }
 
     /// One look: `None` means that nothing is there and the reader may park (or give up).

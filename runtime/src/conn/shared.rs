@@ -213,7 +213,7 @@ impl SharedWriter {
 
     fn append(&self, frame: &Bytes) -> Result<(), Refusal> {
         let Core { body, limits } = &*self.core;
-        let now = crate::exec::local::with(&body.home, crate::exec::local::now_ms);
+        let now = crate::exec::local::here(&body.home).now_ms;
         let mut slow = lock(&body.slow);
         if body.flush.is_closed() || body.flush.has_fin() {
             drop(slow);

@@ -48,10 +48,9 @@ impl WriteHalf {
             let sent = match sys::io::send(body.as_fd(), bytes) {
                 Ok(n) if n == len => {
                     self.staged.clear();
-                    local::with(&body.home, |here| {
-                        body.home.count_with(here, Count::Sends, 1);
-                        body.touch(here);
-                    });
+                    let here = local::here(&body.home);
+                    body.home.count_from(here.is_home, Count::Sends, 1);
+                    body.touch(here);
                     body.add_accepted(len);
                     if body.flush.finish_quiet() {
                         return Poll::Ready(Ok(()));

@@ -7,7 +7,7 @@
 
 use crate::config::ReactorConfig;
 use crate::exec::draining::DrainWaiters;
-use crate::exec::local::{self, Local};
+use crate::exec::local;
 use crate::id::{Key, TaskId};
 use crate::stats::{Count, Counts};
 use crate::sync::gate::{Gate, Refused};
@@ -125,16 +125,13 @@ impl Home {
     /// Adds to a counter, on whichever thread this is.
     #[inline]
     pub(crate) fn count(&self, count: Count, n: u64) {
-        local::with(self, |here| self.count_with(here, count, n));
+        self.count_from(local::is_here(self), count, n);
     }
 
     /// The same where it is known whether this is the reactor's thread.
     #[inline]
-    pub(crate) fn count_with(&self, here: Option<&Local>, count: Count, n: u64) {
-        match here {
-            Some(_) => self.counts.add_own(count, n),
-            None => self.counts.add_foreign(count, n),
-        }
+    pub(crate) fn count_from(&self, is_home: bool, count: Count, n: u64) {
+        if is_home { self.counts.add_own(count, n) } else { self.counts.add_foreign(count, n) }
     }
 
     pub(crate) fn stage(&self) -> Stage {

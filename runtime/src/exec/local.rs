@@ -261,19 +261,37 @@ pub(crate) fn messages_len() -> usize {
     LOCAL.with(|local| local.messages.borrow().len())
 }
 
-/// Runs `f` with this thread's state if `home`'s reactor runs here. One look at the thread-local for several uses.
-#[inline]
-pub(crate) fn with<T>(home: &Home, f: impl FnOnce(Option<&Local>) -> T) -> T {
-    LOCAL.with(|local| f(ptr::eq(local.home_ptr.get(), home).then_some(&**local)))
+/// What the calling thread is to a reactor.
+#[derive(Clone, Copy)]
+pub(crate) struct Here {
+    /// The reactor runs on this thread.
+    pub(crate) is_home: bool,
+    /// The time that activity on a connection is stamped with: the pass's own on its reactor's thread, else the clock
+    /// (a sleeping reactor's cached time would be old). Milliseconds of the coarse monotonic clock.
+    pub(crate) now_ms: u32,
 }
 
-impl Local {
-    /// The id of the task that is being polled, if `waker` is that task's own.
-    #[inline]
-    pub(crate) fn current_task(&self, waker: &Waker) -> Option<TaskId> {
-        let mine = ptr::eq(self.data.get(), waker.data()) && ptr::eq(self.vtable.get(), waker.vtable());
-        mine.then(|| self.id.get())
-    }
+/// One look at the thread-local for the uses of one operation.
+#[inline(always)]
+pub(crate) fn here(home: &Home) -> Here {
+    let (is_home, now_ms) = LOCAL.with(|local| (ptr::eq(local.home_ptr.get(), home), local.now_ms.get()));
+    Here { is_home, now_ms: if is_home { now_ms } else { coarse_ms() } }
+}
+
+#[cold]
+fn coarse_ms() -> u32 {
+    crate::sys::clock::monotonic_coarse_ms() as u32
+}
+
+/// The id of the task that is being polled, if `waker` is that task's own and `home`'s reactor runs here.
+#[inline(always)]
+pub(crate) fn current_task(home: &Home, waker: &Waker) -> Option<TaskId> {
+    LOCAL.with(|local| {
+        let mine = ptr::eq(local.home_ptr.get(), home)
+            && ptr::eq(local.data.get(), waker.data())
+            && ptr::eq(local.vtable.get(), waker.vtable());
+        mine.then(|| local.id.get())
+    })
 }
 
 /// Executor: `task` is about to be polled.
@@ -301,13 +319,10 @@ pub(crate) fn with_tasks<T>(f: impl FnOnce(&mut Tasks) -> T) -> T {
 /// Gives a task a slot on its home reactor. Dropped when this is not its home's thread.
 pub(crate) fn insert_task(task: Task) {
     let home = task.header().home.clone();
-    with(&home, |here| {
-        home.count_with(here, Count::TasksSpawned, 1);
-        match here {
-            Some(here) => here.tasks.borrow_mut().insert(task),
-            None => drop(task),
-        }
-    });
+    if is_here(&home) {
+        home.counts.add_own(Count::TasksSpawned, 1);
+        with_tasks(|tasks| tasks.insert(task));
+    }
 }
 
 /// Counts on this thread's reactor, if there is one.
@@ -341,14 +356,4 @@ pub(crate) fn discard() -> Discard {
 /// Reactor: the time of this pass.
 pub(crate) fn set_now_ms(now: u32) {
     LOCAL.with(|local| local.now_ms.set(now));
-}
-
-/// The time that activity on a connection is stamped with: the pass's own on its reactor's thread, else the clock (a
-/// sleeping reactor's cached time would be old).
-#[inline]
-pub(crate) fn now_ms(here: Option<&Local>) -> u32 {
-    match here {
-        Some(here) => here.now_ms.get(),
-        None => crate::sys::clock::monotonic_coarse_ms() as u32,
-    }
 }

@@ -45,7 +45,7 @@ impl Reactor {
     /// Looks at a lingering connection after anything that may have brought it further.
     pub(super) fn attend_linger(&mut self, key: Key) {
         let home = self.home.clone();
-        let now = sys::clock::monotonic_coarse_ms();
+        let now = self.now_ms;
         let Some(entry) = self.table.get_mut(key) else { return };
         let body = Arc::clone(&entry.body);
         let Some(linger) = &mut entry.linger else { return };

@@ -58,6 +58,8 @@ pub(crate) struct Reactor {
     batch: Vec<TaskId>,
     timers: Arc<Driver>,
     sweep: Sweep,
+    /// The time of this pass: milliseconds of the coarse clock.
+    now_ms: u64,
     /// The stage that the loop has acted upon.
     stage: Stage,
     /// A listener died: the reactor ends with this error.
@@ -87,6 +89,7 @@ impl Reactor {
         let epoll = Epoll::new()?;
         epoll.add(home.wake_fd().as_fd(), sys::epoll::IN | sys::epoll::ET, WAKE_DATA)?;
         let wake = Arc::downgrade(&home);
+        let now_ms = sys::clock::monotonic_coarse_ms();
         let timers = Driver::new(Box::new(move || {
             if let Some(home) = wake.upgrade() {
                 home.wake();
@@ -100,7 +103,8 @@ impl Reactor {
             limit,
             owed: VecDeque::new(),
             batch: Vec::new(),
-            sweep: Sweep::new(sys::clock::monotonic_coarse_ms()),
+            sweep: Sweep::new(now_ms),
+            now_ms,
             stage: Stage::Running,
             fault: None,
             _timers_entered: timers.enter(),

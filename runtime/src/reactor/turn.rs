@@ -25,6 +25,7 @@ impl Reactor {
         self.home.awake();
         let events = waited?;
         let now = sys::clock::monotonic_coarse_ms();
+        self.now_ms = now;
         local::set_now_ms(now as u32);
         self.home.counts.add_own(Count::Passes, 1);
         self.home.counts.add_own(Count::Events, events as u64);
@@ -57,7 +58,8 @@ impl Reactor {
             self.home.awake();
             return Some(Duration::ZERO);
         }
-        let tick = self.sweep.time_to_tick(sys::clock::monotonic_coarse_ms(), self.needs_tick());
+        // From this pass's time: the tick may be late by what the pass took, and the clock is read once a pass.
+        let tick = self.sweep.time_to_tick(self.now_ms, self.needs_tick());
         let timer = self.timers.next_deadline().map(|at| at.saturating_duration_since(time::now()));
         match (tick, timer) {
             (Some(a), Some(b)) => Some(a.min(b)),
