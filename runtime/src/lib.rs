@@ -21,7 +21,7 @@
 //! ```
 //!
 //! # The walk out
-//! `Connection::flush` ([`conn`]`/write_ops`) -> the flush word's owner loop (`conn/drive`) -> `buf/outgoing` ->
+//! `Connection::flush` (`conn/write_ops`) -> the flush word's owner loop (`conn/drive`) -> `buf/outgoing` ->
 //! `sys/io`; only on EAGAIN the reactor (`reactor/dispatch` at the writable edge, or `reactor/inbox` for a flush out of
 //! budget).
 //!
@@ -65,7 +65,7 @@ pub use conn::write_ops::{Flush, SendAll, Shutdown};
 pub use error::{Clock, CloseReason, PostError, StagedLimit, Stopped};
 pub use exec::draining::Draining;
 pub use exec::handle::ReactorHandle;
-pub use exec::join::{AbortHandle, JoinError, JoinHandle};
+pub use exec::join::{AbortHandle, JoinError, JoinHandle, PanicPayload};
 pub use exec::spawn::{Outcome, YieldNow, spawn_local, yield_now};
 pub use id::ListenerId;
 pub use runtime::builder::{Builder, OnThisThread, OnThreads};

@@ -5,9 +5,10 @@
 
 use epoxide::{
     AbortHandle, Builder, CloseHandle, CloseReason, Closed, Connection, Draining, Flush, JoinError, JoinHandle,
-    ListenAddr, ListenOptions, ListenerId, OnThisThread, PostError, Reactor, ReactorConfig, ReactorHandle, Read,
-    ReadHalf, ReadMore, ReadSlice, ReadTimeoutSuspended, RecvBuf, Reserved, Runtime, SendAll, SendOutcome, SharedFlush,
-    SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, Stopped, WriteHalf, YieldNow, time,
+    ListenAddr, ListenOptions, ListenerId, OnThisThread, PanicPayload, PostError, Reactor, ReactorConfig,
+    ReactorHandle, Read, ReadHalf, ReadMore, ReadSlice, ReadTimeoutSuspended, RecvBuf, Reserved, Runtime, SendAll,
+    SendOutcome, SharedFlush, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, Stopped, WriteHalf, YieldNow,
+    time,
 };
 use std::rc::Rc;
 
@@ -59,7 +60,8 @@ fn what_may_cross_threads() {
         SharedFlush<'static>: yes yes,
         Closed<'static>: yes yes,
         SendOutcome: yes yes,
-        JoinError: yes no,
+        JoinError: yes yes,
+        PanicPayload: yes yes,
         PostError<u8>: yes yes,
         PostError<Rc<u8>>: no no,
         Stopped<u8>: yes yes,

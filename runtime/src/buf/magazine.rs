@@ -41,6 +41,7 @@ struct Magazine {
 
 struct Shelf {
     pool: &'static BufPool,
+    #[expect(clippy::vec_box, reason = "the box is what moves; unboxing it would copy and allocate")]
     blocks: Vec<Box<Block>>,
 }
 

@@ -33,6 +33,8 @@ pub struct ReadHalf {
     budget: u32,
     /// The peer's FIN was seen.
     over: bool,
+    /// Nothing was received yet: a drain lets the first request in, if it has arrived.
+    fresh: bool,
 }
 
 /// What one recv brought.
@@ -57,13 +59,13 @@ impl ReadHalf {
         let pool = BufPool::of_size(body.home.config.recv_buffer_size);
         let budget = body.home.config.read_budget;
         let body = Held::new(body, ends::READER_GONE);
-        Self { body, pool, more: false, streak: budget, budget, over: false }
+        Self { body, pool, more: false, streak: budget, budget, over: false, fresh: true }
     }
 
     /// Reads into a pooled buffer: [`poll_recv`](Self::poll_recv) with the one path told apart that nearly every request
     /// takes (40 instructions less).
     #[inline]
-    pub(crate) fn poll_buffer(&mut self, cx: &mut Context<'_>, intent: Intent) -> Poll<io::Result<Option<RecvBuf>>> {
+    pub(crate) fn poll_buffer(&mut self, cx: &Context<'_>, intent: Intent) -> Poll<io::Result<Option<RecvBuf>>> {
         let body = &*self.body;
         if body.read.look().is_plainly_ready() && self.streak > 0 && !self.over {
             body.read.consume();
@@ -75,6 +77,7 @@ impl ReadHalf {
                     body.home.count(Count::Reads, 1);
                     self.more = n == size || body.read.is_sticky();
                     self.streak -= 1;
+                    self.fresh = false;
                     return Poll::Ready(Ok(Some(fill.commit(n))));
                 }
                 result => {
@@ -89,7 +92,7 @@ impl ReadHalf {
     }
 
     #[inline]
-    fn poll_buffer_slow(&mut self, cx: &mut Context<'_>, intent: Intent) -> Poll<io::Result<Option<RecvBuf>>> {
+    fn poll_buffer_slow(&mut self, cx: &Context<'_>, intent: Intent) -> Poll<io::Result<Option<RecvBuf>>> {
         if self.body.read.look().is_quiet() & !self.more & !self.over && self.park(cx.waker()) {
             return Poll::Pending;
         }
@@ -100,7 +103,7 @@ impl ReadHalf {
     #[cold]
     fn poll_recv_cold<T>(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         intent: Intent,
         recv: impl FnMut(BorrowedFd<'_>) -> io::Result<Got<T>>,
     ) -> Poll<io::Result<Option<T>>> {
@@ -112,7 +115,7 @@ impl ReadHalf {
     #[inline]
     pub(crate) fn poll_recv<T>(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         intent: Intent,
         mut recv: impl FnMut(BorrowedFd<'_>) -> io::Result<Got<T>>,
     ) -> Poll<io::Result<Option<T>>> {
@@ -175,13 +178,13 @@ impl ReadHalf {
             return Some(Ok(None));
         }
         // A flush in flight is a request in progress.
-        if look.is_draining() && intent == Intent::Idle && body.flush.is_idle() {
-            body.ends.fetch_or(ends::DRAINED, Ordering::AcqRel);
-            return Some(Ok(None));
+        let drained = look.is_draining() && intent == Intent::Idle && body.flush.is_idle();
+        if drained && !self.fresh {
+            return Some(self.drained());
         }
         if look.is_ready() {
             body.read.consume();
-        } else if !self.more {
+        } else if !self.more && !drained {
             return None;
         }
         match recv(body.as_fd()) {
@@ -190,10 +193,24 @@ impl ReadHalf {
                 // Asked after the recv: an edge that sets the bit later also makes the word Ready.
                 self.more = got.more || body.read.is_sticky();
                 self.streak = self.streak.saturating_sub(1);
+                self.fresh = false;
                 Some(Ok(Some(got.value)))
+            }
+            // A client that was waiting in the accept queue and has sent nothing yet.
+            Err(error) if drained && error.kind() == io::ErrorKind::WouldBlock => {
+                body.home.count(Count::Reads, 1);
+                body.home.count(Count::Eagain, 1);
+                Some(self.drained())
             }
             result => self.not_received(result.map(|got| got.n)),
         }
+    }
+
+    /// An idle reader ends because its reactor drains.
+    #[cold]
+    fn drained<T>(&self) -> io::Result<Option<T>> {
+        self.body.ends.fetch_or(ends::DRAINED, Ordering::AcqRel);
+        Ok(None)
     }
 
     /// The recv brought nothing: the end, or an error. `None`: nothing was there.

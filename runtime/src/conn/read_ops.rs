@@ -83,7 +83,7 @@ impl ReadHalf {
             .unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
-    fn poll_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8], peek: bool) -> Poll<io::Result<usize>> {
+    fn poll_slice(&mut self, cx: &Context<'_>, space: &mut [u8], peek: bool) -> Poll<io::Result<usize>> {
         if space.is_empty() {
             return Poll::Ready(Ok(0));
         }

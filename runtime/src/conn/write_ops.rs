@@ -106,7 +106,7 @@ impl WriteHalf {
 
     /// The send took less, or somebody came meanwhile.
     #[cold]
-    fn go_on(&mut self, cx: &mut Context<'_>, sent: Sent) -> Poll<io::Result<()>> {
+    fn go_on(&mut self, cx: &Context<'_>, sent: Sent) -> Poll<io::Result<()>> {
         let budget = self.budget();
         let batch = Batch { bytes: &mut self.staged, counted: false };
         match drive::go_on(&self.body, batch, budget, Some(cx.waker()), sent) {
@@ -118,7 +118,7 @@ impl WriteHalf {
 
     /// More than one piece, or somebody else sends, or nothing is staged, or the connection is over.
     #[cold]
-    fn poll_flush_slow(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush_slow(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let body = &*self.body;
         if self.staged.is_empty() {
             self.staged.clear();

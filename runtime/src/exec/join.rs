@@ -19,7 +19,7 @@ use std::task::{Context, Poll, Waker};
 /// Why a task has no result.
 pub enum JoinError {
     /// It panicked, with this payload.
-    Panic(Box<dyn Any + Send + 'static>),
+    Panic(PanicPayload),
     /// It was aborted.
     Aborted,
     /// Its reactor stopped before it was done.
@@ -39,11 +39,7 @@ impl fmt::Debug for JoinError {
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Panic(payload) => {
-                let text = payload.downcast_ref::<&str>().copied();
-                let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-                write!(f, "the task panicked: {}", text.unwrap_or("(a payload that is not text)"))
-            }
+            Self::Panic(payload) => write!(f, "the task panicked: {}", payload.text()),
             Self::Aborted => f.write_str("the task was aborted"),
             Self::Stopped => f.write_str("the task's reactor stopped before it was done"),
         }
@@ -51,6 +47,34 @@ impl fmt::Display for JoinError {
 }
 
 impl Error for JoinError {}
+
+/// What a task threw. `Sync`, so that an error that holds it fits into `io::Error` and its like.
+pub struct PanicPayload(Mutex<Box<dyn Any + Send + 'static>>);
+
+impl PanicPayload {
+    fn new(payload: Box<dyn Any + Send>) -> Self {
+        Self(Mutex::new(payload))
+    }
+
+    /// The payload itself, for [`resume_unwind`](std::panic::resume_unwind).
+    pub fn into_inner(self) -> Box<dyn Any + Send> {
+        self.0.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The panic's message, if it has one.
+    pub fn text(&self) -> String {
+        let payload = lock(&self.0);
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        text.unwrap_or("(a payload that is not text)").to_owned()
+    }
+}
+
+impl fmt::Debug for PanicPayload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PanicPayload").field(&self.text()).finish()
+    }
+}
 
 struct Cell<T> {
     result: Option<Result<T, JoinError>>,
@@ -141,7 +165,7 @@ impl<T> Drop for Completer<T> {
             cell.result = Some(Err(match local::discard() {
                 Discard::Aborted => JoinError::Aborted,
                 Discard::Panicked => match local::take_thrown() {
-                    Some(payload) => JoinError::Panic(payload),
+                    Some(payload) => JoinError::Panic(PanicPayload::new(payload)),
                     None => JoinError::Aborted,
                 },
                 Discard::No | Discard::Stopped => JoinError::Stopped,
@@ -212,7 +236,7 @@ impl<M: FnOnce() -> F, F: Future> Future for Made<M, F> {
             // Taken out first: a `make` that panics leaves nothing to be run twice.
             let make = make.take().expect("a task that panicked is not polled again");
             let future = make();
-            self.set(Made::Yes { future });
+            self.set(Self::Yes { future });
         }
         match self.project() {
             MadeProjection::Yes { future } => future.poll(cx),
@@ -230,7 +254,8 @@ fn pair<T>(header: Arc<Header>) -> (JoinHandle<T>, Completer<T>) {
 pub(crate) fn joined_call<T>(header: Arc<Header>, call: impl FnOnce() -> T) -> (JoinHandle<T>, impl FnOnce()) {
     let (handle, completer) = pair(header);
     let run = move || {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(JoinError::Panic);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call))
+            .map_err(|payload| JoinError::Panic(PanicPayload::new(payload)));
         lock(&completer.shared.0).result = Some(result);
         drop(completer);
     };

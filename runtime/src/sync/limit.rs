@@ -32,7 +32,8 @@ impl Limit {
         self.held.load(Ordering::Acquire) >= self.max
     }
 
-    pub(crate) fn held(&self) -> usize {
+    #[cfg(test)]
+    fn held(&self) -> usize {
         self.held.load(Ordering::Acquire)
     }
 }

@@ -1,10 +1,8 @@
-//! The coarse clock of a pass, and the one sleep that a reactor may make.
+//! The coarse clock of a pass.
 //!
-//! Job: CLOCK_MONOTONIC_COARSE in milliseconds; a short sleep. State owned: none. Thread class: any thread.
-//! Laws kept: 7 (the sleep before `epoll_wait`). Timers do not use the coarse clock: it lags by up to a
+//! Job: CLOCK_MONOTONIC_COARSE in milliseconds. State owned: none. Thread class: any thread.
+//! Laws kept: none. Timers do not use the coarse clock: it lags by up to a
 //! kernel tick (4 ms is common), which would fire them early.
-
-use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -15,16 +13,9 @@ pub(crate) fn monotonic_coarse_ms() -> u64 {
         .map_or(0, |now| now.tv_sec() as u64 * 1000 + now.tv_nsec() as u64 / 1_000_000)
 }
 
-/// Sleeps at least `pause`: clock_nanosleep(2), gone on with after a signal.
-pub(crate) fn nanosleep(pause: Duration) {
-    // std repeats the call on EINTR with what is left.
-    // sleep: this is the door of the reactor's one short sleep (law 7).
-    std::thread::sleep(pause);
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -32,7 +23,8 @@ mod tests {
     fn the_coarse_clock_follows_the_fine_one() {
         let (coarse, fine) = (monotonic_coarse_ms(), Instant::now());
         assert!(coarse > 0);
-        nanosleep(Duration::from_millis(20));
+        // sleep: time is what is measured.
+        std::thread::sleep(Duration::from_millis(20));
         let (coarse, fine) = (monotonic_coarse_ms() - coarse, fine.elapsed());
         assert!(fine >= Duration::from_millis(20));
         // A tick is at most 10 ms (HZ=100) and each reading may lag by one.

@@ -16,7 +16,7 @@
 //! | [`socket`] | `socket`, `bind`, `listen`, `accept4`, `connect`, `shutdown`, `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `ioctl(SIOCOUTQ)`, `fcntl(F_GETFL, F_SETFL)` |
 //! | [`affinity`] | `sched_getaffinity`, `sched_setaffinity` |
 //! | [`limits`] | `getrlimit`, `setrlimit` |
-//! | [`clock`] | `clock_gettime(CLOCK_MONOTONIC_COARSE)`, `clock_nanosleep` |
+//! | [`clock`] | `clock_gettime(CLOCK_MONOTONIC_COARSE)` |
 //! | [`signal`] | `sigaction`, `pipe2`, `poll`, and the pipe's `read` and `write` |
 //! | [`errno`] | none: the errnos that the crate sorts by |
 //! | [`error`] | none: the error that names the step and keeps the errno |

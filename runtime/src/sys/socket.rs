@@ -18,6 +18,6 @@ pub(crate) use self::facts::{
 };
 pub(crate) use self::listen::{accept, probe_exclusive, tcp_listener};
 pub(crate) use self::options::{
-    keepalive, linger, nodelay, quickack, recv_buffer_size, send_buffer_size, set_keepalive, set_linger, set_nodelay,
-    set_quickack, set_recv_buffer_size, set_send_buffer_size, set_tcp_user_timeout, tcp_user_timeout,
+    keepalive, nodelay, quickack, recv_buffer_size, send_buffer_size, set_keepalive, set_nodelay, set_quickack,
+    set_recv_buffer_size, set_send_buffer_size, set_tcp_user_timeout, tcp_user_timeout,
 };

@@ -103,6 +103,7 @@ pub(crate) fn set_send_buffer_size(fd: BorrowedFd<'_>, bytes: usize) -> io::Resu
 }
 
 /// SO_LINGER; `None` when it is off.
+#[cfg(test)]
 pub(crate) fn linger(fd: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
     let value: libc::linger = get(fd, SOL_SOCKET, libc::SO_LINGER)?;
     Ok((value.l_onoff != 0).then(|| seconds(value.l_linger)))
