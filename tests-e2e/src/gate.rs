@@ -18,6 +18,7 @@ pub struct Gate(Arc<Inner>);
 struct Inner {
     state: Mutex<State>,
     opened: Condvar,
+    arrived: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +62,14 @@ impl Gate {
         waited.map(|(state, _)| state.open).unwrap_or(false)
     }
 
+    /// Waits on this thread until `count` tasks wait in front of the gate; false when `within` passed first.
+    #[must_use]
+    pub fn wait_waiting(&self, count: usize, within: Duration) -> bool {
+        let state = self.lock();
+        let waited = self.0.arrived.wait_timeout_while(state, within, |s| s.waiting.len() < count);
+        waited.map(|(state, _)| state.waiting.len() >= count).unwrap_or(false)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -81,6 +90,7 @@ impl Future for GateWait {
         }
         if !state.waiting.iter().any(|w| w.will_wake(cx.waker())) {
             state.waiting.push(cx.waker().clone());
+            self.0.0.arrived.notify_all();
         }
         Poll::Pending
     }
