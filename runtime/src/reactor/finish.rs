@@ -19,6 +19,11 @@ pub(crate) struct Ended {
 }
 
 impl Reactor {
+    /// Takes note of a later stage without acting upon it.
+    pub(crate) fn note_stage(&mut self) {
+        self.stage = self.stage.max(self.home.stage());
+    }
+
     /// Acts upon a later stage, once.
     pub(super) fn follow_stage(&mut self) {
         let asked = self.home.stage();

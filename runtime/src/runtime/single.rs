@@ -128,6 +128,8 @@ fn try_block_on<F: Future>(future: F) -> io::Result<F::Output> {
             {
                 return Ok(output);
             }
+            // A stop is nothing to a reactor that ends with its future; it must only not be looked at again and again.
+            reactor.note_stage();
             reactor.turn_for(|| root.woken.load(Ordering::Acquire))?;
         }
     }));

@@ -122,3 +122,15 @@ fn waking_a_task_of_a_reactor_that_is_gone_is_harmless() {
     waker.wake();
     assert!(matches!(block_on(task), Err(crate::JoinError::Stopped)));
 }
+
+#[test]
+fn stopping_a_temporary_reactor_does_not_make_it_spin() {
+    let passes = block_on(async {
+        let handle = crate::ReactorHandle::current().expect("block_on runs a reactor");
+        handle.stop();
+        let before = handle.stats().passes;
+        time::sleep(Duration::from_millis(50)).await;
+        handle.stats().passes - before
+    });
+    assert!(passes < 20, "{passes} passes in 50 ms of sleep");
+}
