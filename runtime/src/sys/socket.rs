@@ -10,8 +10,9 @@ mod end;
 mod facts;
 mod listen;
 mod options;
+mod unix;
 
-pub(crate) use self::connect::connect_start;
+pub(crate) use self::connect::{ConnectSetup, connect_start};
 pub(crate) use self::end::{reset, shutdown_both, shutdown_read, shutdown_write};
 pub(crate) use self::facts::{
     CLOSE, CLOSE_WAIT, ESTABLISHED, is_tcp, local_addr, peer_addr, set_nonblocking, take_error, tcp_state, unsent,
@@ -21,3 +22,4 @@ pub(crate) use self::options::{
     keepalive, nodelay, quickack, recv_buffer_size, send_buffer_size, set_keepalive, set_nodelay, set_quickack,
     set_recv_buffer_size, set_send_buffer_size, set_tcp_user_timeout, tcp_user_timeout,
 };
+pub(crate) use self::unix::{UnixPath, unix_connect, unix_listener, unix_local_addr, unix_peer_addr};

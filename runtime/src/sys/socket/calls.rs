@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{
-    self as nix_socket, AddressFamily, Shutdown, SockFlag, SockType, SockaddrLike, SockaddrStorage,
+    self as nix_socket, AddressFamily, Shutdown, SockFlag, SockType, SockaddrLike, SockaddrStorage, UnixAddr,
 };
 
 use crate::sys::retry;
@@ -23,6 +23,27 @@ const BORN: SockFlag = SockFlag::SOCK_NONBLOCK.union(SockFlag::SOCK_CLOEXEC);
 pub(super) fn tcp_socket(addr: SocketAddr) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     Ok(nix_socket::socket(family, SockType::Stream, BORN, None)?)
+}
+
+/// A unix stream socket.
+pub(super) fn unix_socket() -> io::Result<OwnedFd> {
+    Ok(nix_socket::socket(AddressFamily::Unix, SockType::Stream, BORN, None)?)
+}
+
+pub(super) fn bind_unix(fd: BorrowedFd<'_>, addr: &UnixAddr) -> io::Result<()> {
+    Ok(nix_socket::bind(fd.as_raw_fd(), addr)?)
+}
+
+pub(super) fn connect_unix(fd: BorrowedFd<'_>, addr: &UnixAddr) -> nix::Result<()> {
+    nix_socket::connect(fd.as_raw_fd(), addr)
+}
+
+pub(super) fn getsockname_unix(fd: BorrowedFd<'_>) -> io::Result<UnixAddr> {
+    Ok(nix_socket::getsockname(fd.as_raw_fd())?)
+}
+
+pub(super) fn getpeername_unix(fd: BorrowedFd<'_>) -> io::Result<UnixAddr> {
+    Ok(nix_socket::getpeername(fd.as_raw_fd())?)
 }
 
 pub(super) fn bind(fd: BorrowedFd<'_>, addr: SocketAddr) -> io::Result<()> {

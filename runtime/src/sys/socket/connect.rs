@@ -12,12 +12,29 @@ use nix::errno::Errno;
 use super::{calls, options};
 use crate::sys::error::SysError;
 
-/// Starts to connect, from `local` if given. The flag says whether it is still in progress: then the
+/// What is set before a connect starts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ConnectSetup {
+    /// The address to connect from.
+    pub(crate) local: Option<SocketAddr>,
+    /// SO_RCVBUF in bytes: before the connect, because the window's scale is fixed by it (tcp(7)).
+    pub(crate) recv_buffer: Option<usize>,
+    /// SO_SNDBUF in bytes.
+    pub(crate) send_buffer: Option<usize>,
+}
+
+/// Starts to connect, as `setup` says. The flag says whether it is still in progress: then the
 /// socket becomes writable when it is decided, and `take_error` tells how.
-pub(crate) fn connect_start(addr: SocketAddr, local: Option<SocketAddr>) -> io::Result<(OwnedFd, bool)> {
+pub(crate) fn connect_start(addr: SocketAddr, setup: ConnectSetup) -> io::Result<(OwnedFd, bool)> {
     let socket = calls::tcp_socket(addr).map_err(|e| SysError::wrap("socket for", addr, e))?;
     let fd = socket.as_fd();
-    if let Some(local) = local {
+    if let Some(bytes) = setup.recv_buffer {
+        options::set_recv_buffer_size(fd, bytes).map_err(|e| SysError::wrap("SO_RCVBUF for", addr, e))?;
+    }
+    if let Some(bytes) = setup.send_buffer {
+        options::set_send_buffer_size(fd, bytes).map_err(|e| SysError::wrap("SO_SNDBUF for", addr, e))?;
+    }
+    if let Some(local) = setup.local {
         options::set_reuse_addr(fd).map_err(|e| SysError::wrap("SO_REUSEADDR for", local, e))?;
         if local.port() == 0 {
             // Only so that ports are not used up sooner; an old kernel may refuse it.
@@ -44,6 +61,10 @@ mod tests {
     use crate::sys::error::errno_of;
     use crate::sys::socket::{local_addr, peer_addr, take_error};
 
+    fn from(local: &str) -> ConnectSetup {
+        ConnectSetup { local: Some(local.parse().unwrap()), ..ConnectSetup::default() }
+    }
+
     fn decided(socket: &OwnedFd) -> Option<io::Error> {
         let epoll = Epoll::new().unwrap();
         epoll.add(socket.as_fd(), OUT, 0).unwrap();
@@ -60,7 +81,7 @@ mod tests {
     fn a_connect_is_decided_later_and_keeps_its_local_address() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        let (socket, _in_progress) = connect_start(addr, Some("127.0.0.2:0".parse().unwrap())).unwrap();
+        let (socket, _in_progress) = connect_start(addr, from("127.0.0.2:0")).unwrap();
         assert!(decided(&socket).is_none());
         assert_eq!(peer_addr(socket.as_fd()).unwrap(), addr);
         let local = local_addr(socket.as_fd()).unwrap();
@@ -74,7 +95,7 @@ mod tests {
         let closed: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let holder = calls::tcp_socket(closed).unwrap();
         calls::bind(holder.as_fd(), closed).unwrap();
-        let error = match connect_start(local_addr(holder.as_fd()).unwrap(), None) {
+        let error = match connect_start(local_addr(holder.as_fd()).unwrap(), ConnectSetup::default()) {
             Ok((socket, _)) => decided(&socket).expect("nobody listens"),
             Err(error) => error,
         };
@@ -86,7 +107,7 @@ mod tests {
     fn a_local_address_that_is_not_ours_is_an_error_naming_it() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         // TEST-NET-1 (RFC 5737): nobody's.
-        let error = connect_start(listener.local_addr().unwrap(), Some("192.0.2.1:0".parse().unwrap())).unwrap_err();
+        let error = connect_start(listener.local_addr().unwrap(), from("192.0.2.1:0")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
         assert!(error.to_string().starts_with("bind 192.0.2.1:0: "), "{error}");
     }
