@@ -190,6 +190,17 @@ impl<T> PostError<T> {
     }
 }
 
+impl<T: Send + Sync + 'static> From<PostError<T>> for io::Error {
+    /// `ConnectionAborted` or `QuotaExceeded`; the payload can be had back by [`io::Error::downcast`].
+    fn from(error: PostError<T>) -> Self {
+        let kind = match error {
+            PostError::Stopped(_) => io::ErrorKind::ConnectionAborted,
+            PostError::Full(_) => io::ErrorKind::QuotaExceeded,
+        };
+        Self::new(kind, error)
+    }
+}
+
 impl<T> fmt::Debug for PostError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -48,7 +48,8 @@ impl TaskId {
 
 /// Names a slot of a reactor's connection table in epoll's event data: slot in the low half, generation above.
 ///
-/// Generations start at 1 and skip 0, so 0 is never a connection's key.
+/// Generations start at 1 and skip 0, so 0 is never a connection's key. Those of watched descriptors, which have a table
+/// of their own, carry the top bit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub(crate) struct Key(pub(crate) u64);
 
@@ -68,6 +69,20 @@ impl Key {
     pub(crate) fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
+
+    /// The bit of generations that are not a connection's.
+    pub(crate) const WATCH: u32 = 1 << 31;
+
+    /// Does it name a watched descriptor?
+    pub(crate) fn is_watch(self) -> bool {
+        self.generation() & Self::WATCH != 0
+    }
+
+    /// The generation of a slot's next user, of the same kind. Skips 0: generation 0 is the listeners'.
+    pub(crate) fn next_generation(generation: u32) -> u32 {
+        let next = (generation & !Self::WATCH).wrapping_add(1) & !Self::WATCH;
+        next.max(1) | generation & Self::WATCH
+    }
 }
 
 /// Names a listener of a runtime: what `listen` returned, and what an accepted connection reports.
@@ -77,6 +92,9 @@ pub struct ListenerId(pub(crate) u32);
 impl ListenerId {
     /// What a connection that no listener accepted (an outbound one) reports.
     pub const OUTBOUND: Self = Self(u32::MAX);
+
+    /// What a connection reports that was accepted by a [`Listener`](crate::Listener) or handed in ready-made.
+    pub const HANDED_IN: Self = Self(u32::MAX - 1);
 
     /// Position of the listener in the order in which the builder's `listen*` methods were called.
     pub fn index(self) -> usize {

@@ -54,6 +54,7 @@ struct Readme;
 
 pub use buf::RecvBuf;
 pub use config::ReactorConfig;
+pub use conn::async_fd::{AsyncFd, NotReady, Ready, ReadyGuard};
 pub use conn::connection::Connection;
 pub use conn::deadline::ReadTimeoutSuspended;
 pub use conn::ending::CloseHandle;

@@ -66,6 +66,10 @@ macro_rules! counters {
 counters! {
     /// Connections accepted by listeners.
     Accepted accepted,
+    /// Connections that came otherwise: attempts to connect, `from_std`, `Listener::accept`.
+    Adopted adopted,
+    /// Connections made by `connect`.
+    Connected connected,
     /// Connections closed: their descriptor's table slot was freed.
     Closed closed,
     /// Calls of `recv(2)` made for readers, on any thread.

@@ -19,11 +19,12 @@
 
 use crate::buf::Outgoing;
 use crate::conn::deadline::Deadline;
-use crate::conn::flush_word::{Close, FlushWord};
+use crate::conn::ending;
+use crate::conn::flush_word::{Close, FlushWord, Leave};
 use crate::conn::read_word::{Mark, ReadWord, Waiter};
 use crate::conn::shared::Frames;
 use crate::error::CloseReason;
-use crate::exec::home::{Home, Msg, Stage};
+use crate::exec::home::{Guest, Home, Msg, Stage};
 use crate::exec::local::{self, Here};
 use crate::exec::run;
 use crate::id::{Key, ListenerId};
@@ -31,6 +32,7 @@ use crate::stats::Count;
 use crate::sync::limit::Place;
 use crate::sync::lock;
 use crate::sync::plain::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sys;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -48,6 +50,18 @@ pub(crate) mod ends {
     pub(crate) const DRAINED: u32 = 8;
     /// The writer is shared: progress has waiters of its own.
     pub(crate) const SHARED: u32 = 16;
+    /// The reactor knows the connection by its key. Set after the key, in the same word in which the halves say that
+    /// they are gone: whoever comes second sees the other.
+    pub(crate) const KNOWN: u32 = 32;
+    /// The connect is not decided yet.
+    pub(crate) const CONNECTING: u32 = 64;
+    /// The socket was taken out (`into_std`) and is not ours to end.
+    pub(crate) const TAKEN: u32 = 128;
+
+    /// Nobody uses the connection any more.
+    pub(crate) fn are_both_gone(bits: u32) -> bool {
+        bits & (READER_GONE | WRITER_GONE) == READER_GONE | WRITER_GONE
+    }
 }
 
 /// What a flush leaves behind when it cannot finish at once.
@@ -95,6 +109,13 @@ impl fmt::Debug for Body {
     }
 }
 
+impl Guest for Body {
+    fn turn_away(&self) {
+        // What the peer got so far must not look whole.
+        ending::reset(self, CloseReason::Aborted);
+    }
+}
+
 impl AsFd for Body {
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -113,7 +134,7 @@ impl Body {
         Self {
             read: ReadWord::new(!tcp),
             flush: FlushWord::new(),
-            ends: AtomicU32::new(0),
+            ends: AtomicU32::new(ends::KNOWN),
             activity: AtomicU32::new(local::here(&home).now_ms),
             accepted: AtomicU64::new(0),
             queued: AtomicUsize::new(0),
@@ -129,6 +150,17 @@ impl Body {
             _places: places,
             fd,
         }
+    }
+
+    /// A connection that its home has still to adopt ([`Msg::Adopt`]). Its flush word starts as Blocked: nobody sends
+    /// before the reactor has given it a key, and the reactor, or the edge that ends a connect, claims what was queued.
+    pub(crate) fn to_be_adopted(fd: OwnedFd, home: Arc<Home>, listener: ListenerId, connecting: bool) -> Self {
+        let tcp = sys::socket::is_tcp(fd.as_fd());
+        let mut body = Self::new(fd, tcp, home, listener, [None, None]);
+        *body.ends.get_mut() = if connecting { ends::CONNECTING } else { 0 };
+        let blocked = body.flush.claim() && body.flush.block() == Leave::Left { fin: false };
+        debug_assert!(blocked, "a new word is idle and nobody else knows it");
+        body
     }
 
     pub(crate) fn key(&self) -> Key {

@@ -64,6 +64,10 @@ impl Connection {
         Self { read: ReadHalf::new(body.clone()), write: WriteHalf::new(body) }
     }
 
+    pub(crate) fn body(&self) -> &Body {
+        &self.read.body
+    }
+
     /// See [`ReadHalf::read`].
     pub fn read(&mut self) -> Read<'_> {
         self.read.read()

@@ -39,6 +39,9 @@ impl CloseHandle {
     /// refused. Does nothing on a connection that is over.
     pub fn close(&self) {
         let Some(body) = self.body.upgrade() else { return };
+        if body.has_ended(ends::TAKEN) {
+            return;
+        }
         body.store_reason(CloseReason::Local);
         fin_behind_queue(&body);
         // Readable from now on: recv gives what is there, then 0.
@@ -65,8 +68,10 @@ pub(crate) fn fin_behind_queue(body: &Body) {
 /// The peer sees a reset; everybody on this side sees `reason` (if it is the first).
 pub(crate) fn reset(body: &Body, reason: CloseReason) {
     body.store_reason(reason);
-    // A socket that is not connected any more cannot be reset, and need not be.
-    let _ = sys::socket::reset(body.as_fd());
+    if !body.has_ended(ends::TAKEN) {
+        // A socket that is not connected any more cannot be reset, and need not be.
+        let _ = sys::socket::reset(body.as_fd());
+    }
     body.end(reason);
 }
 
@@ -109,7 +114,9 @@ pub(crate) fn end_if_peer_is_gone(body: &Body) {
 
 /// A half is dropped. The last one lets the connection go.
 fn half_gone(body: &Body, half: u32) {
-    if std::thread::panicking() || local::discard() != Discard::No {
+    if body.has_ended(ends::TAKEN) {
+        // Whoever took the socket ends it.
+    } else if std::thread::panicking() || local::discard() != Discard::No {
         // A cut body must not look whole (law 6). Closed already: the other half did it.
         if !body.flush.is_closed() {
             reset(body, CloseReason::Aborted);
@@ -121,14 +128,21 @@ fn half_gone(body: &Body, half: u32) {
     if half == ends::READER_GONE {
         end_if_peer_is_gone(body);
     }
-    if (before | half) & (ends::READER_GONE | ends::WRITER_GONE) == ends::READER_GONE | ends::WRITER_GONE {
-        let_go(body);
+    if ends::are_both_gone(before | half) {
+        let_go(body, before & ends::KNOWN != 0);
     }
+}
+
+/// A connect is given up before it was decided: nothing goes out any more, the descriptor closes.
+pub(crate) fn abandon(body: &Body) {
+    body.end(CloseReason::Local);
+    let before = body.ends.fetch_or(ends::READER_GONE | ends::WRITER_GONE, Ordering::AcqRel);
+    tell_reactor(body, before & ends::KNOWN != 0);
 }
 
 /// Both halves are gone: the reactor reads and discards until the peer's FIN, then closes. With no reactor left the
 /// descriptor closes with the last holder.
-fn let_go(body: &Body) {
+fn let_go(body: &Body, known: bool) {
     let how = match (body.has_ended(ends::PEER_FIN), body.has_ended(ends::DRAINED)) {
         (_, true) => CloseReason::Draining,
         (true, false) => CloseReason::PeerFin,
@@ -138,7 +152,12 @@ fn let_go(body: &Body) {
     if body.flush.is_idle() {
         body.store_reason(how);
     }
-    if body.home.stage() < Stage::Stopped {
+    tell_reactor(body, known);
+}
+
+/// A reactor that does not know the connection yet will see by itself that nobody uses it.
+fn tell_reactor(body: &Body, known: bool) {
+    if known && body.home.stage() < Stage::Stopped {
         body.home.send(Msg::LetGo(body.key()));
     }
 }

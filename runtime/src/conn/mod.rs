@@ -14,10 +14,13 @@
 //! | `body` | what all users of a connection and its reactor share | any thread |
 //! | `ending` | FIN, reset, close handle, letting go | any thread |
 //! | `deadline` | deadlines, suspending the read clock | any thread |
+//! | `watch` | a watched descriptor: what its user and its reactor share | any thread |
+//! | `async_fd` | any pollable descriptor | any thread |
 //! | `options` | socket options by name | any thread |
 //! | `read_word` | who looks at the input next | any thread |
 //! | `flush_word` | who sends next | any thread |
 
+pub(crate) mod async_fd;
 pub(crate) mod body;
 pub(crate) mod connection;
 pub(crate) mod deadline;
@@ -29,5 +32,6 @@ pub(crate) mod read_half;
 pub(crate) mod read_ops;
 pub(crate) mod read_word;
 pub(crate) mod shared;
+pub(crate) mod watch;
 pub(crate) mod write_half;
 pub(crate) mod write_ops;

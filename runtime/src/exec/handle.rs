@@ -12,6 +12,7 @@ use crate::stats::Stats;
 use crate::sync::gate::Refused;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 
 /// Reaches a reactor from any thread. Cheap to clone; does not keep the reactor running.
@@ -67,7 +68,7 @@ impl ReactorHandle {
     {
         let admission = match self.home.admit() {
             Ok(admission) => admission,
-            Err(why) => return Err(refused(why, future)),
+            Err(why) => return Err(PostError::refused(why, future)),
         };
         let header = Header::new(self.home.clone());
         let (handle, task) = join::joined(header.clone(), future);
@@ -87,7 +88,7 @@ impl ReactorHandle {
     {
         let admission = match self.home.admit() {
             Ok(admission) => admission,
-            Err(why) => return Err(refused(why, make)),
+            Err(why) => return Err(PostError::refused(why, make)),
         };
         let header = Header::new(self.home.clone());
         let (handle, task) = join::joined_with(header.clone(), make);
@@ -108,7 +109,7 @@ impl ReactorHandle {
     {
         let admission: Admission<'_> = match self.home.admit() {
             Ok(admission) => admission,
-            Err(why) => return Err(refused(why, call)),
+            Err(why) => return Err(PostError::refused(why, call)),
         };
         let (handle, run) = join::joined_call(Header::new(self.home.clone()), call);
         admission.post(Box::new(run));
@@ -127,9 +128,17 @@ impl ReactorHandle {
     }
 }
 
-fn refused<T>(why: Refused, payload: T) -> PostError<T> {
-    match why {
-        Refused::Stopped => PostError::Stopped(payload),
-        Refused::Full => PostError::Full(payload),
+impl<T> PostError<T> {
+    pub(crate) fn refused(why: Refused, payload: T) -> Self {
+        match why {
+            Refused::Stopped => Self::Stopped(payload),
+            Refused::Full => Self::Full(payload),
+        }
+    }
+}
+
+impl From<Refused> for io::Error {
+    fn from(why: Refused) -> Self {
+        PostError::refused(why, ()).into()
     }
 }

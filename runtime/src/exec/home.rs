@@ -8,6 +8,7 @@
 use crate::config::ReactorConfig;
 use crate::exec::draining::DrainWaiters;
 use crate::exec::local;
+use crate::exec::run;
 use crate::id::{Key, TaskId};
 use crate::stats::{Count, Counts};
 use crate::sync::gate::{Gate, Refused};
@@ -15,11 +16,22 @@ use crate::sync::plain::{AtomicBool, AtomicU8, Ordering};
 use crate::sync::wake::WakeFlag;
 use crate::sys::eventfd::WakeFd;
 use crossbeam_queue::SegQueue;
+use std::any::Any;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 /// A closure to be run on the reactor thread. Counted by the gate.
 pub(crate) type Post = Box<dyn FnOnce() + Send>;
+
+/// What asks to be registered with a reactor: a connection that was not accepted there, or a watched descriptor.
+///
+/// The message that carries it holds it strongly, and it holds its home: no cycle outlives the reactor, because every
+/// message is taken, at the latest when the reactor ends or is given up ([`Home::abandon`]).
+pub(crate) trait Guest: Any + Send + Sync {
+    /// The reactor ended first: whoever waits for it settles. Any thread.
+    fn turn_away(&self);
+}
 
 /// What a reactor is told. Wakes, owed flushes and let-go connections are never refused: a bit per task and per
 /// connection bounds them.
@@ -32,6 +44,21 @@ pub(crate) enum Msg {
     LetGo(Key),
     /// Run user code. Takes a place in the gate.
     Post(Post),
+    /// Register it. Takes a place in the gate.
+    Adopt(Arc<dyn Guest>),
+}
+
+impl Msg {
+    /// The reactor ends before it came to this: whoever waits for it settles (law 12).
+    pub(crate) fn settle(self) {
+        match self {
+            Self::Post(post) => {
+                run::caught(|| drop(post));
+            }
+            Self::Adopt(guest) => guest.turn_away(),
+            Self::Wake(_) | Self::Owed(_) | Self::LetGo(_) => {}
+        }
+    }
 }
 
 /// How far a reactor's end has come. Only ever goes up.
@@ -162,7 +189,7 @@ impl Home {
 
     pub(crate) fn take_message(&self) -> Option<Msg> {
         let msg = self.inbox.pop();
-        if matches!(msg, Some(Msg::Post(_))) {
+        if matches!(msg, Some(Msg::Post(_) | Msg::Adopt(_))) {
             self.gate.leave(1);
         }
         msg
@@ -185,13 +212,13 @@ impl Home {
         self.gate.close();
     }
 
-    /// Whoever knows that this reactor will never run: what was handed over is dropped, which settles its handles.
+    /// Whoever knows that this reactor will never run: what was handed over settles.
     pub(crate) fn abandon(&self) {
         self.request(Stage::Stopped);
         self.close_gate();
         loop {
             while let Some(msg) = self.take_message() {
-                crate::exec::run::caught(|| drop(msg));
+                msg.settle();
             }
             if self.posts_waiting() == 0 {
                 return;
@@ -217,6 +244,12 @@ impl Admission<'_> {
     pub(crate) fn post(mut self, post: Post) {
         self.used = true;
         self.home.inject(Msg::Post(post));
+    }
+
+    /// Hands over something to be registered; it is turned away when the reactor stops.
+    pub(crate) fn adopt(mut self, guest: Arc<dyn Guest>) {
+        self.used = true;
+        self.home.inject(Msg::Adopt(guest));
     }
 }
 

@@ -22,7 +22,10 @@ impl Reactor {
                 }
                 continue;
             }
-            let Some(entry) = self.table.get(key) else { continue };
+            let Some(entry) = self.table.get(key) else {
+                self.watches.edge(key, event.flags);
+                continue;
+            };
             if entry.linger.is_none() {
                 edge(&entry.body, event.flags);
             } else {

@@ -50,6 +50,7 @@ impl Reactor {
                 body.signal_reader(Mark::Draining);
             }
         }
+        self.watches.end_listeners(CloseReason::Draining);
     }
 
     /// A listener holds its handler, which may hold anything: dropped with no borrow.
@@ -74,20 +75,11 @@ impl Reactor {
         self.close_listeners();
         self.home.close_gate();
         self.home.drain_waiters.wake_all();
-        let mut ended = Ended::default();
         self.settle_messages();
         run::discard_all();
         self.timers.shutdown();
-        for index in 0..self.table.slots() {
-            let Some((key, entry)) = self.table.at(index) else { continue };
-            let (body, lingers) = (entry.body.clone(), entry.linger.is_some());
-            if !(lingers && body.flush.is_idle()) {
-                ended.cut += usize::from(body.reason().is_none() || !lingers);
-                ending::reset(&body, CloseReason::Aborted);
-            }
-            drop(body);
-            self.close(key);
-        }
+        let ended = Ended { cut: self.cut_connections() };
+        self.watches.end_all(CloseReason::Aborted);
         // Futures and wakers that just went may have posted or spawned.
         self.settle_messages();
         run::discard_all();
@@ -109,9 +101,27 @@ impl Reactor {
     /// Takes every message; posts are dropped unrun, which settles their handles with Stopped.
     fn settle_messages(&mut self) {
         while let Some(msg) = self.home.take_message().or_else(local::pop_message) {
-            if let Msg::Post(post) = msg {
-                run::caught(|| drop(post));
+            match msg {
+                // Let go in good order before the end: no reason to cut it.
+                Msg::LetGo(key) => self.let_go(key),
+                other => other.settle(),
             }
         }
+    }
+
+    /// Closes what is left in the table.
+    fn cut_connections(&mut self) -> usize {
+        let mut cut = 0;
+        for index in 0..self.table.slots() {
+            let Some((key, entry)) = self.table.at(index) else { continue };
+            let (body, lingers) = (entry.body.clone(), entry.linger.is_some());
+            if !(lingers && body.flush.is_idle()) {
+                cut += usize::from(body.reason().is_none() || !lingers);
+                ending::reset(&body, CloseReason::Aborted);
+            }
+            drop(body);
+            self.close(key);
+        }
+        cut
     }
 }

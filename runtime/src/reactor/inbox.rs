@@ -32,7 +32,8 @@ impl Reactor {
         match msg {
             Msg::Wake(id) => local::wake_from_inbox(id),
             Msg::Owed(key) => self.owed.push_back(key),
-            Msg::LetGo(key) => self.begin_linger(key),
+            Msg::LetGo(key) => self.let_go(key),
+            Msg::Adopt(guest) => self.adopt(guest),
             Msg::Post(post) => {
                 run::caught(post);
             }

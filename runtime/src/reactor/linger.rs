@@ -36,6 +36,10 @@ impl Reactor {
     pub(super) fn begin_linger(&mut self, key: Key) {
         let Some(entry) = self.table.get(key) else { return };
         entry.body.forget_waiters();
+        if entry.body.has_ended(ends::TAKEN) {
+            self.close(key);
+            return;
+        }
         let linger = Linger { input_over: entry.body.has_ended(ends::PEER_FIN), ..Linger::default() };
         self.table.set_lingering(key, linger);
         // At once, not at the next edge: it may be spent.
@@ -86,8 +90,8 @@ impl Reactor {
         }
         body.store_reason(if body.has_ended(ends::PEER_FIN) { CloseReason::PeerFin } else { CloseReason::Local });
         local::count_here(Count::Closed, 1);
-        if Arc::strong_count(&body) > 1 {
-            // Somebody is inside a call on it: epoll must forget it now, and not when they come back.
+        if Arc::strong_count(&body) > 1 || body.has_ended(ends::TAKEN) {
+            // Somebody is inside a call on it, or holds the socket by another descriptor: epoll must forget it now.
             let _ = self.epoll.delete(body.as_fd());
         }
         drop(body);

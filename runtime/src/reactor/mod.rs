@@ -10,11 +10,14 @@
 //! | `inbox` | messages of other threads and of this one |
 //! | `table` | slots, generations, who is connected |
 //! | `accept` | listeners, budgets, back-off |
+//! | `adopt` | connections and descriptors that come from elsewhere |
+//! | `watches` | watched descriptors: their slots and edges |
 //! | `linger` | connections that were let go |
 //! | `sweep` | the 250 ms tick: clocks |
 //! | `finish` | drain, stop, teardown |
 
 pub(crate) mod accept;
+mod adopt;
 mod dispatch;
 mod finish;
 mod inbox;
@@ -22,6 +25,7 @@ mod linger;
 mod sweep;
 mod table;
 mod turn;
+mod watches;
 
 pub(crate) use finish::Ended;
 
@@ -39,6 +43,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use sweep::Sweep;
 use table::Table;
+use watches::Watches;
 
 /// Event data of the eventfd: generation 0 is no connection's, and no listener has this index.
 const WAKE_DATA: u64 = u32::MAX as u64;
@@ -52,6 +57,7 @@ pub(crate) struct Reactor {
     listeners: Vec<Listener>,
     /// Connections of the whole runtime.
     limit: Arc<Limit>,
+    watches: Watches,
     /// Flushes out of budget, each connection at most once (its word says Owed).
     owed: VecDeque<Key>,
     /// Room for a batch of tasks.
@@ -101,6 +107,7 @@ impl Reactor {
             table: Table::new(),
             listeners: Vec::new(),
             limit,
+            watches: Watches::new(),
             owed: VecDeque::new(),
             batch: Vec::new(),
             sweep: Sweep::new(now_ms),

@@ -6,11 +6,12 @@
 //! - read clock: runs while a read is parked and no flush is in flight; every park, recv and send restarts it. A busy
 //!   handler is never timed out.
 //! - send clock: runs while a flush is in flight; restarted when the peer acknowledged something: (bytes the kernel
-//!   took - bytes it still holds) grew. A slow steady reader lives, a stopped one does not.
+//!   took - bytes it still holds) grew. A slow steady reader lives, a stopped one does not. A connect has a clock of its
+//!   own (`conn/connect`).
 //! - send rate: over every window of 5 s of a flush in flight, the peer acknowledged `min_send_rate` on average.
 
 use super::Reactor;
-use crate::conn::body::Body;
+use crate::conn::body::{Body, ends};
 use crate::conn::deadline;
 use crate::error::{Clock, CloseReason};
 use crate::id::Key;
@@ -105,7 +106,7 @@ impl Reactor {
     fn send_clock(&mut self, key: Key, body: &Body, now: u64) -> Option<Clock> {
         let (limit, rate) = (self.home.config.send_timeout, self.home.config.min_send_rate);
         let watch = &mut self.table.get_mut(key)?.watch;
-        if body.flush.is_idle() || body.flush.is_closed() {
+        if body.flush.is_idle() || body.flush.is_closed() || body.has_ended(ends::CONNECTING) {
             *watch = Watch::default();
             return None;
         }

@@ -91,8 +91,7 @@ impl Table {
     pub(super) fn remove(&mut self, key: Key) -> Option<Entry> {
         let slot = self.slots.get_mut(key.slot()).filter(|slot| slot.generation == key.generation())?;
         let entry = slot.entry.take()?;
-        // Skips 0: generation 0 is the listeners'.
-        slot.generation = slot.generation.checked_add(1).unwrap_or(1);
+        slot.generation = Key::next_generation(slot.generation);
         self.free.push(key.slot() as u32);
         if entry.linger.is_some() {
             self.lingering -= 1;

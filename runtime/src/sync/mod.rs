@@ -1,4 +1,5 @@
-//! What two threads meet through: atomics that loom can replace, the wake flag, the post gate.
+//! What two threads meet through: atomics that loom can replace, the wake flag, the post gate, the readiness
+//! of watched descriptors.
 //!
 //! Job: the std|loom switch and the small protocols between a reactor and everybody else.
 //! State: none of its own. Thread class: any thread. Laws: 7, 12, 16.
@@ -7,6 +8,7 @@
 
 pub(crate) mod gate;
 pub(crate) mod limit;
+pub(crate) mod readiness;
 pub(crate) mod wake;
 
 /// Atomics of the modelled protocols: std's, or loom's under `--cfg loom`.
