@@ -54,7 +54,10 @@ struct Readme;
 
 pub use buf::RecvBuf;
 pub use config::ReactorConfig;
+pub use conn::address::Address;
 pub use conn::async_fd::{AsyncFd, NotReady, Ready, ReadyGuard};
+pub use conn::connect::{Connect, connect, connect_with};
+pub use conn::connect_addr::{ConnectAddr, ConnectOptions};
 pub use conn::connection::Connection;
 pub use conn::deadline::ReadTimeoutSuspended;
 pub use conn::ending::CloseHandle;

@@ -14,14 +14,24 @@
 //! | `body` | what all users of a connection and its reactor share | any thread |
 //! | `ending` | FIN, reset, close handle, letting go | any thread |
 //! | `deadline` | deadlines, suspending the read clock | any thread |
+//! | `address` | addresses of both families | pure |
+//! | `connect` | outbound connections: what users call | any thread |
+//! | `connect_addr` | where to connect, and how | pure |
+//! | `attempt` | one attempt to connect, and several side by side | any thread |
+//! | `resolve` | host names, on threads of their own | any thread |
+//! | `ready_made` | connections from std's sockets, and back | any thread |
 //! | `watch` | a watched descriptor: what its user and its reactor share | any thread |
 //! | `async_fd` | any pollable descriptor | any thread |
 //! | `options` | socket options by name | any thread |
 //! | `read_word` | who looks at the input next | any thread |
 //! | `flush_word` | who sends next | any thread |
 
+pub(crate) mod address;
 pub(crate) mod async_fd;
+mod attempt;
 pub(crate) mod body;
+pub(crate) mod connect;
+pub(crate) mod connect_addr;
 pub(crate) mod connection;
 pub(crate) mod deadline;
 pub(crate) mod drive;
@@ -31,6 +41,8 @@ mod options;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;
 pub(crate) mod read_word;
+pub(crate) mod ready_made;
+pub(crate) mod resolve;
 pub(crate) mod shared;
 pub(crate) mod watch;
 pub(crate) mod write_half;
