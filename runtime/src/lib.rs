@@ -74,6 +74,7 @@ pub use exec::spawn::{Outcome, YieldNow, spawn_local, yield_now};
 pub use id::ListenerId;
 pub use runtime::builder::{Builder, OnThisThread, OnThreads};
 pub use runtime::listen::{ListenAddr, ListenOptions};
+pub use runtime::listener::{Accept, Incoming, Listener};
 pub use runtime::running::{Runtime, ShutdownReport};
 pub use runtime::single::{Reactor, block_on};
 pub use stats::Stats;

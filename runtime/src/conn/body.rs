@@ -163,6 +163,12 @@ impl Body {
         body
     }
 
+    /// The same, with a place within its listener's limit.
+    pub(crate) fn holding(mut self, place: Option<Place>) -> Self {
+        self._places[1] = place;
+        self
+    }
+
     pub(crate) fn key(&self) -> Key {
         Key(self.key.load(Ordering::Acquire))
     }

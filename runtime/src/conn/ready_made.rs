@@ -8,6 +8,7 @@ use crate::conn::connection::Connection;
 use crate::error::PostError;
 use crate::exec::handle::ReactorHandle;
 use crate::id::ListenerId;
+use crate::sync::limit::Place;
 use crate::sync::plain::Ordering;
 use crate::sys;
 use std::io;
@@ -129,9 +130,10 @@ where
 }
 
 /// An accepted socket.
-pub(crate) fn accepted(fd: OwnedFd, reactor: &ReactorHandle) -> io::Result<Connection> {
+pub(crate) fn accepted(fd: OwnedFd, place: Option<Place>, reactor: &ReactorHandle) -> io::Result<Connection> {
     let admission = reactor.home.admit()?;
-    let body = Arc::new(Body::to_be_adopted(fd, reactor.home.clone(), ListenerId::HANDED_IN, false));
+    let body = Body::to_be_adopted(fd, reactor.home.clone(), ListenerId::HANDED_IN, false);
+    let body = Arc::new(body.holding(place));
     admission.adopt(body.clone());
     Ok(Connection::new(body))
 }

@@ -16,8 +16,9 @@ use crate::id::ListenerId;
 use crate::stats::Count;
 use crate::sync::limit::{Limit, Place};
 use crate::sys;
+use crate::sys::socket::UnixPath;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Turns a connection into the task that serves it.
@@ -26,6 +27,8 @@ pub(crate) type Handler = Box<dyn Fn(Connection, Arc<Header>) -> Task>;
 /// A listening socket on this reactor.
 pub(crate) struct Listener {
     fd: OwnedFd,
+    /// Unlinked once the last reactor has closed the socket.
+    _path: Option<Arc<UnixPath>>,
     id: ListenerId,
     handler: Handler,
     tcp: bool,
@@ -42,9 +45,16 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn new(fd: OwnedFd, id: ListenerId, shared: bool, limit: Option<Arc<Limit>>, handler: Handler) -> Self {
+    pub(crate) fn new(
+        fd: OwnedFd,
+        path: Option<Arc<UnixPath>>,
+        id: ListenerId,
+        shared: bool,
+        limit: Option<Arc<Limit>>,
+        handler: Handler,
+    ) -> Self {
         let tcp = sys::socket::is_tcp(fd.as_fd());
-        Self { fd, id, handler, tcp, shared, limit, ready: false, paused: false, complained: false }
+        Self { fd, _path: path, id, handler, tcp, shared, limit, ready: false, paused: false, complained: false }
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -53,7 +63,7 @@ impl Listener {
 }
 
 /// What one accept said.
-enum Accepted {
+pub(crate) enum Accepted {
     Connection(OwnedFd),
     /// Nobody waits.
     Empty,
@@ -95,7 +105,7 @@ impl Reactor {
                 self.take_out(index);
                 return true;
             };
-            match accept(&self.listeners[index]) {
+            match accept(self.listeners[index].fd.as_fd()) {
                 Accepted::Connection(fd) => {
                     self.listeners[index].complained = false;
                     self.welcome(index, fd, places);
@@ -210,8 +220,9 @@ fn interest(listener: &Listener) -> u32 {
     if listener.shared { sys::epoll::IN | sys::epoll::EXCLUSIVE } else { sys::epoll::IN }
 }
 
-fn accept(listener: &Listener) -> Accepted {
-    match sys::socket::accept(listener.fd.as_fd()) {
+/// One accept4(2).
+pub(crate) fn accept(fd: BorrowedFd<'_>) -> Accepted {
+    match sys::socket::accept(fd) {
         Ok(fd) => Accepted::Connection(fd),
         Err(error) => classify(error),
     }

@@ -11,11 +11,13 @@ use crate::runtime::launch::{self, Hooks};
 use crate::runtime::listen::{self, ListenAddr, ListenSpec};
 use crate::runtime::running::Runtime;
 use crate::runtime::single::Reactor;
+use std::ffi::OsStr;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -196,7 +198,33 @@ impl<Kind> Builder<Kind> {
         F::Output: Outcome,
     {
         let id = self.next_id();
-        self.listeners.push(ListenSpec::ready(id, listener, listen::cloned(handler)));
+        self.listeners.push(ListenSpec::ready(id, listener.into(), listen::cloned(handler)));
+        id
+    }
+
+    /// Listens on a unix path, or on an abstract name after a leading `@` or NUL (unix(7)); one socket is shared by all
+    /// reactors. `listen` takes the same as a text (`"unix:/path"`) or a path, with [`ListenOptions`](crate::ListenOptions) such as the mode.
+    ///
+    /// A socket file that refuses connects is replaced; one that somebody listens on, and anything else that is in the
+    /// way, is an error. The path is unlinked when the last reactor has stopped listening.
+    pub fn listen_unix<H, F>(&mut self, path: impl AsRef<OsStr>, handler: H) -> ListenerId
+    where
+        H: Fn(Connection) -> F + Clone + Send + 'static,
+        F: Future + 'static,
+        F::Output: Outcome,
+    {
+        self.listen(ListenAddr::unix(path.as_ref()), handler)
+    }
+
+    /// [`listen_on`](Self::listen_on) for a unix socket. Its path is left alone at the end.
+    pub fn listen_on_unix<H, F>(&mut self, listener: UnixListener, handler: H) -> ListenerId
+    where
+        H: Fn(Connection) -> F + Clone + Send + 'static,
+        F: Future + 'static,
+        F::Output: Outcome,
+    {
+        let id = self.next_id();
+        self.listeners.push(ListenSpec::ready(id, listener.into(), listen::cloned(handler)));
         id
     }
 

@@ -191,12 +191,12 @@ fn run_start_hooks(hooks: &Hooks, handle: &ReactorHandle) -> io::Result<()> {
 }
 
 fn add_listeners(reactor: &mut Reactor, listeners: Vec<Bound>, handle: &ReactorHandle) -> io::Result<()> {
-    for Bound { fd, id, shared, limit, make } in listeners {
+    for Bound { fd, path, id, shared, limit, make } in listeners {
         let mut handler = None;
         run::caught(|| handler = Some(make(handle)));
         let handler =
             handler.ok_or_else(|| io::Error::other(format!("building the handler of listener {} panicked", id.0)))?;
-        reactor.add_listener(Listener::new(fd, id, shared, limit, handler))?;
+        reactor.add_listener(Listener::new(fd, path, id, shared, limit, handler))?;
     }
     Ok(())
 }

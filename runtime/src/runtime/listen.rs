@@ -3,6 +3,7 @@
 //! State: none. Thread class: any thread. Laws: 4 (one REUSEPORT socket per reactor, all bound and listening before
 //! any accepts; a port is probed first so that a second instance is an error), 5.
 
+use crate::conn::address::{self, Address};
 use crate::conn::connection::Connection;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::spawn::Outcome;
@@ -11,10 +12,15 @@ use crate::id::ListenerId;
 use crate::reactor::accept::Handler;
 use crate::sync::limit::Limit;
 use crate::sys;
+use crate::sys::error::SysError;
+use crate::sys::socket::UnixPath;
+use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How a listener listens.
@@ -29,22 +35,38 @@ pub struct ListenOptions {
     /// Let other processes of this user listen on the same port: connections are spread over all of them. Default
     /// false: a port that somebody listens on is an error.
     pub share_port: bool,
+    /// Permission bits of a unix path, for example `0o660`; they are set before anybody can connect (unix(7): connecting
+    /// takes write permission). Default: what the umask leaves.
+    pub mode: Option<u32>,
     /// IPv6 only. Default: an address of all zeroes (`[::]`) takes IPv4 as well, as `net.ipv6.bindv6only` says.
     pub v6only: Option<bool>,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { backlog: 1024, max_connections: None, share_port: false, v6only: None }
+        Self { backlog: 1024, max_connections: None, share_port: false, mode: None, v6only: None }
     }
 }
 
-/// Where to listen. Built from a text (`"127.0.0.1:8080"`, `"[::]:0"`, `"localhost:8080"`), a socket address or a pair
-/// of address and port. A bad one is reported by `build()`.
+/// Where to listen. Built from a text (`"127.0.0.1:8080"`, `"[::]:0"`, `"localhost:8080"`, `"unix:/run/app.sock"`,
+/// `"unix:@abstract"`), a socket address, a pair of address and port, or a path. A bad one is reported when it is bound:
+/// by `build()` or [`Listener::bind`](crate::Listener::bind).
 #[derive(Clone, Debug)]
 pub struct ListenAddr {
-    target: Result<Vec<SocketAddr>, String>,
+    target: Target,
     options: ListenOptions,
+}
+
+#[derive(Clone, Debug)]
+enum Target {
+    Ip(Vec<SocketAddr>),
+    /// A name to be looked up, and the text it came from.
+    Host {
+        name: String,
+        port: u16,
+    },
+    Unix(net::SocketAddr),
+    Bad(String),
 }
 
 impl ListenAddr {
@@ -60,14 +82,87 @@ impl ListenAddr {
         self
     }
 
-    fn of(target: Result<Vec<SocketAddr>, String>) -> Self {
+    fn of(target: Target) -> Self {
         Self { target, options: ListenOptions::default() }
+    }
+
+    /// A unix path, or an abstract name after a leading `@` or NUL.
+    pub(crate) fn unix(name: &OsStr) -> Self {
+        Self::of(match address::unix_name(name) {
+            Ok(addr) => Target::Unix(addr),
+            Err(why) => Target::Bad(format!("cannot listen on {why}")),
+        })
+    }
+
+    fn text(text: &str) -> Self {
+        if let Some(name) = address::after_unix(text) {
+            return Self::unix(name);
+        }
+        if let Ok(addr) = text.parse::<SocketAddr>() {
+            return addr.into();
+        }
+        Self::of(match text.rsplit_once(':').map(|(name, port)| (name, port.parse::<u16>())) {
+            Some((name, Ok(port))) if !name.is_empty() && !name.contains([':', '[', ']']) => {
+                Target::Host { name: name.to_owned(), port }
+            }
+            _ => Target::Bad(format!("cannot listen on '{text}': {LOOKS_LIKE}")),
+        })
+    }
+
+    /// The name that is still to be looked up.
+    pub(crate) fn host(&self) -> Option<(&str, u16)> {
+        match &self.target {
+            Target::Host { name, port } => Some((name, *port)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn set_resolved(&mut self, addrs: Vec<SocketAddr>) {
+        self.target = Target::Ip(addrs);
+    }
+
+    /// Looks the name up on this thread, which blocks.
+    fn resolve(&mut self) -> io::Result<()> {
+        if let Some((name, port)) = self.host() {
+            let found = (name, port).to_socket_addrs().map_err(|error| {
+                let text = format!("cannot listen on '{name}:{port}': {error}; {LOOKS_LIKE}");
+                io::Error::new(io::ErrorKind::InvalidInput, text)
+            })?;
+            let found = found.collect();
+            self.set_resolved(found);
+        }
+        Ok(())
+    }
+
+    /// Places for its connections.
+    pub(crate) fn limit(&self) -> Option<Arc<Limit>> {
+        self.options.max_connections.map(Limit::new)
+    }
+
+    /// Binds one socket of its own.
+    pub(crate) fn bind_one(&self) -> io::Result<(OwnedFd, Option<UnixPath>)> {
+        let ListenOptions { backlog, share_port, mode, v6only, .. } = self.options;
+        match &self.target {
+            // Without SO_REUSEPORT the kernel itself refuses a port that somebody listens on.
+            Target::Ip(targets) => {
+                let bind = |addr| sys::socket::tcp_listener(addr, backlog, share_port, v6only);
+                first_that_binds(targets, bind).map(|fd| (fd, None))
+            }
+            Target::Unix(addr) => sys::socket::unix_listener(addr, backlog, mode)
+                .map_err(|e| SysError::wrap("listen on", Address::Unix(addr.clone()), e)),
+            Target::Bad(why) => Err(io::Error::new(io::ErrorKind::InvalidInput, why.clone())),
+            Target::Host { name, .. } => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, format!("'{name}' was not looked up")))
+            }
+        }
     }
 }
 
+const LOOKS_LIKE: &str = "an address looks like 127.0.0.1:8080, [::1]:8080, localhost:8080 or unix:/path";
+
 impl From<SocketAddr> for ListenAddr {
     fn from(addr: SocketAddr) -> Self {
-        Self::of(Ok(vec![addr]))
+        Self::of(Target::Ip(vec![addr]))
     }
 }
 
@@ -91,30 +186,37 @@ impl<I: Into<IpAddr>> From<(I, u16)> for ListenAddr {
 
 impl From<&str> for ListenAddr {
     fn from(text: &str) -> Self {
-        let refused = |why: &dyn std::fmt::Display| {
-            format!(
-                "cannot listen on '{text}': {why}; an address looks like 127.0.0.1:8080, [::1]:8080 or localhost:8080"
-            )
-        };
-        Self::of(match text.to_socket_addrs() {
-            Ok(addrs) => {
-                let addrs: Vec<_> = addrs.collect();
-                if addrs.is_empty() { Err(refused(&"the name has no address")) } else { Ok(addrs) }
-            }
-            Err(error) => Err(refused(&error)),
-        })
+        Self::text(text)
     }
 }
 
 impl From<String> for ListenAddr {
     fn from(text: String) -> Self {
-        text.as_str().into()
+        Self::text(&text)
     }
 }
 
 impl From<&String> for ListenAddr {
     fn from(text: &String) -> Self {
-        text.as_str().into()
+        Self::text(text)
+    }
+}
+
+impl From<&Path> for ListenAddr {
+    fn from(path: &Path) -> Self {
+        Self::unix(path.as_os_str())
+    }
+}
+
+impl From<PathBuf> for ListenAddr {
+    fn from(path: PathBuf) -> Self {
+        Self::unix(path.as_os_str())
+    }
+}
+
+impl From<&PathBuf> for ListenAddr {
+    fn from(path: &PathBuf) -> Self {
+        Self::unix(path.as_os_str())
     }
 }
 
@@ -131,12 +233,14 @@ pub(crate) struct ListenSpec {
 
 enum Source {
     Addr(ListenAddr),
-    Ready(TcpListener),
+    Ready(OwnedFd),
 }
 
 /// A listening socket for one reactor.
 pub(crate) struct Bound {
     pub(crate) fd: OwnedFd,
+    /// Unlinked once the last reactor has closed the socket.
+    pub(crate) path: Option<Arc<UnixPath>>,
     pub(crate) id: ListenerId,
     pub(crate) shared: bool,
     pub(crate) limit: Option<Arc<Limit>>,
@@ -148,46 +252,61 @@ impl ListenSpec {
         Self { id, source: Source::Addr(addr), make }
     }
 
-    pub(crate) fn ready(id: ListenerId, listener: TcpListener, make: Box<dyn FnMut() -> MakeHandler + Send>) -> Self {
-        Self { id, source: Source::Ready(listener), make }
+    pub(crate) fn ready(id: ListenerId, fd: OwnedFd, make: Box<dyn FnMut() -> MakeHandler + Send>) -> Self {
+        Self { id, source: Source::Ready(fd), make }
     }
 
     /// Binds and listens for every reactor.
-    pub(crate) fn bind(mut self, reactors: usize) -> io::Result<(SocketAddr, Vec<Bound>)> {
-        let shared = matches!(self.source, Source::Ready(_));
+    pub(crate) fn bind(mut self, reactors: usize) -> io::Result<(Address, Vec<Bound>)> {
         let limit = match &self.source {
-            Source::Addr(addr) => addr.options.max_connections.map(Limit::new),
+            Source::Addr(addr) => addr.limit(),
             Source::Ready(_) => None,
         };
-        let sockets = match self.source {
-            Source::Addr(addr) => {
-                let targets = addr.target.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-                first_that_binds(&targets, &addr.options, reactors)?
+        let (sockets, path, shared) = match self.source {
+            Source::Addr(mut addr) => {
+                addr.resolve()?;
+                match &addr.target {
+                    Target::Ip(targets) => {
+                        let sockets = first_that_binds(targets, |target| bind_all(target, &addr.options, reactors))?;
+                        (sockets, None, false)
+                    }
+                    _ => {
+                        let (fd, path) = addr.bind_one()?;
+                        (one_for_each(fd, reactors)?, path.map(Arc::new), true)
+                    }
+                }
             }
-            Source::Ready(listener) => {
-                listener.set_nonblocking(true)?;
-                (0..reactors).map(|_| listener.try_clone().map(OwnedFd::from)).collect::<io::Result<_>>()?
+            Source::Ready(fd) => {
+                sys::socket::set_nonblocking(fd.as_fd())?;
+                (one_for_each(fd, reactors)?, None, true)
             }
         };
-        let local = sys::socket::local_addr(sockets[0].as_fd())?;
+        let local = Address::local_of(sockets[0].as_fd())?;
         let bound = sockets
             .into_iter()
-            .map(|fd| Bound { fd, id: self.id, shared, limit: limit.clone(), make: (self.make)() })
+            .map(|fd| Bound { fd, path: path.clone(), id: self.id, shared, limit: limit.clone(), make: (self.make)() })
             .collect();
         Ok((local, bound))
     }
 }
 
+/// The same socket for every reactor.
+fn one_for_each(fd: OwnedFd, reactors: usize) -> io::Result<Vec<OwnedFd>> {
+    let mut sockets = (1..reactors).map(|_| fd.try_clone()).collect::<io::Result<Vec<_>>>()?;
+    sockets.push(fd);
+    Ok(sockets)
+}
+
 /// A name may have several addresses: the first that can be had.
-fn first_that_binds(targets: &[SocketAddr], options: &ListenOptions, reactors: usize) -> io::Result<Vec<OwnedFd>> {
+fn first_that_binds<T>(targets: &[SocketAddr], mut bind: impl FnMut(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     let mut last = None;
     for target in targets {
-        match bind_all(*target, options, reactors) {
-            Ok(sockets) => return Ok(sockets),
+        match bind(*target) {
+            Ok(bound) => return Ok(bound),
             Err(error) => last = Some(error),
         }
     }
-    Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on")))
+    Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the name has no address to listen on")))
 }
 
 fn bind_all(mut addr: SocketAddr, options: &ListenOptions, reactors: usize) -> io::Result<Vec<OwnedFd>> {

@@ -5,6 +5,7 @@
 //! | file | job |
 //! |---|---|
 //! | `listen` | addresses, options, and the sockets behind them |
+//! | `listener` | accepting by hand |
 //! | `builder` | what is to run: reactors, listeners, hooks |
 //! | `launch` | threads, pinning, the start that waits for every reactor |
 //! | `control` | who still runs, what was cut |
@@ -15,6 +16,7 @@ pub(crate) mod builder;
 mod control;
 mod launch;
 pub(crate) mod listen;
+pub(crate) mod listener;
 pub(crate) mod running;
 pub(crate) mod single;
 

@@ -2,6 +2,7 @@
 //!
 //! State: the homes, the threads, the control record. Thread class: any thread. Laws: 12, section "drain".
 
+use crate::conn::address::Address;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::{Home, Stage};
 use crate::exec::local;
@@ -36,7 +37,7 @@ pub struct ShutdownReport {
 /// Reactors that run. Dropping it stops them and joins their threads.
 pub struct Runtime {
     homes: Vec<Arc<Home>>,
-    addrs: Vec<SocketAddr>,
+    addrs: Vec<Address>,
     threads: Vec<JoinHandle<()>>,
     control: Arc<Control>,
 }
@@ -56,7 +57,7 @@ impl Runtime {
         Builder::new()
     }
 
-    pub(super) fn new(homes: Vec<Arc<Home>>, addrs: Vec<SocketAddr>, control: Arc<Control>) -> Self {
+    pub(super) fn new(homes: Vec<Arc<Home>>, addrs: Vec<Address>, control: Arc<Control>) -> Self {
         Self { homes, addrs, threads: Vec::new(), control }
     }
 
@@ -64,8 +65,13 @@ impl Runtime {
         self.threads.push(thread);
     }
 
-    /// The addresses that are listened on, in the order of the `listen*` calls, ports filled in.
+    /// The IP addresses that are listened on, in the order of the `listen*` calls, ports filled in.
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.addrs.iter().filter_map(Address::ip).collect()
+    }
+
+    /// Everything that is listened on, unix names too, by [`ListenerId::index`](crate::ListenerId::index).
+    pub fn addresses(&self) -> Vec<Address> {
         self.addrs.clone()
     }
 

@@ -4,6 +4,7 @@
 //! re-checked), 9, 12.
 
 use crate::config::ReactorConfig;
+use crate::conn::address::Address;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::Home;
 use crate::exec::local;
@@ -26,7 +27,7 @@ use std::thread::{self, Thread};
 /// One reactor that runs on the calling thread.
 pub struct Reactor {
     home: Arc<Home>,
-    addrs: Vec<SocketAddr>,
+    addrs: Vec<Address>,
     /// What it takes to run; absent once it has.
     plan: Option<(Vec<Bound>, Arc<Limit>, Hooks)>,
 }
@@ -71,8 +72,13 @@ impl Reactor {
         ReactorHandle { home: self.home.clone() }
     }
 
-    /// The addresses that are listened on, in the order of the `listen*` calls, ports filled in.
+    /// The IP addresses that are listened on, in the order of the `listen*` calls, ports filled in.
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.addrs.iter().filter_map(Address::ip).collect()
+    }
+
+    /// Everything that is listened on, unix names too, by [`ListenerId::index`](crate::ListenerId::index).
+    pub fn addresses(&self) -> Vec<Address> {
         self.addrs.clone()
     }
 
