@@ -4,12 +4,13 @@
 //! before it surprises a user.
 
 use epoxide::{
-    AbortHandle, Builder, CloseHandle, CloseReason, Closed, Connection, Draining, Flush, JoinError, JoinHandle,
-    ListenAddr, ListenOptions, ListenerId, OnThisThread, PanicPayload, PostError, Reactor, ReactorConfig,
-    ReactorHandle, Read, ReadHalf, ReadMore, ReadSlice, ReadTimeoutSuspended, RecvBuf, Reserved, Runtime, SendAll,
-    SendOutcome, SharedFlush, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, Stopped, WriteHalf, YieldNow,
-    time,
+    AbortHandle, Accept, Address, AsyncFd, Builder, CloseHandle, CloseReason, Closed, Connect, ConnectAddr,
+    ConnectOptions, Connection, Draining, Flush, Incoming, JoinError, JoinHandle, ListenAddr, ListenOptions, Listener,
+    ListenerId, NotReady, OnThisThread, PanicPayload, PostError, Reactor, ReactorConfig, ReactorHandle, Read, ReadHalf,
+    ReadMore, ReadSlice, ReadTimeoutSuspended, Ready, ReadyGuard, RecvBuf, Reserved, Runtime, SendAll, SendOutcome,
+    SharedFlush, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, Stopped, WriteHalf, YieldNow, time,
 };
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 /// Inherent constants win over the trait's where their bounds hold: that tells whether they do.
@@ -73,6 +74,18 @@ fn what_may_cross_threads() {
         ListenAddr: yes yes,
         ListenOptions: yes yes,
         ListenerId: yes yes,
+        Listener: yes yes,
+        Accept<'static>: yes yes,
+        Incoming<'static>: yes yes,
+        Address: yes yes,
+        Connect: yes yes,
+        ConnectAddr: yes yes,
+        ConnectOptions: yes yes,
+        AsyncFd<OwnedFd>: yes yes,
+        AsyncFd<Rc<OwnedFd>>: no no,
+        Ready<'static, OwnedFd>: yes yes,
+        ReadyGuard<'static, OwnedFd>: yes yes,
+        NotReady: yes yes,
         ReactorConfig: yes yes,
         CloseReason: yes yes,
         StagedLimit: yes yes,

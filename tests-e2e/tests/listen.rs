@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
 use std::time::Duration;
 
-use epoxide::{Connection, Listener, ReactorHandle};
+use epoxide::{Connection, ListenAddr, ListenOptions, Listener, ReactorHandle};
 use epoxide_tests_e2e::{
     Case, Ending, Parker, Peer, PeerOptions, Server, Unconnected, block_within, free_fd_limit, loopback, poll_once,
     wait_until,
@@ -180,6 +180,26 @@ fn accepting_without_descriptors_goes_on_later() {
         let _greeting = server.reactor().spawn(greet(connection)).unwrap();
         greeted(&mut client);
     }
+}
+
+/// Past the limit nothing is accepted; the next one is once somebody has gone.
+#[test]
+fn a_full_listener_accepts_again_when_somebody_has_gone() {
+    let case = start();
+    let server = idle_server(&case);
+    let options = ListenOptions { max_connections: Some(2), ..ListenOptions::default() };
+    let addr = ListenAddr::new(loopback()).options(options);
+    let listener = block_within(Listener::bind_on(&server.reactor(), addr), SOON).unwrap().unwrap();
+    let addr = listener.local_addr().unwrap().ip().unwrap();
+    let mut peers: Vec<_> = (0..3).map(|_| Peer::connect(addr)).collect();
+    let accept = || block_within(listener.accept(), SOON).expect("accepted").unwrap().0;
+    let (first, second) = (accept(), accept());
+    assert!(block_within(listener.accept(), Duration::from_millis(400)).is_none(), "both places are taken");
+    assert!(server.stats().accept_limited > 0);
+    peers.remove(0);
+    drop(first);
+    let third = accept();
+    drop((second, third));
 }
 
 #[test]

@@ -65,10 +65,10 @@ impl ReactorHandle {
     }
 }
 
-/// The future of `connect`: `Send`, polled on any thread. The attempt starts at the first poll.
+/// The future of `connect`, polled on any thread. The attempt starts at the first poll.
 #[must_use = "futures do nothing unless polled"]
 pub struct Connect {
-    inner: Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>,
+    inner: Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + Sync>>,
 }
 
 impl fmt::Debug for Connect {
