@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 /// Waits for any pollable descriptor: a pipe, an eventfd, a timerfd, a UDP or packet socket, an inotify instance.
 ///
@@ -121,7 +121,7 @@ impl<T: AsFd> AsyncFd<T> {
     /// # Errors
     /// As there.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<ReadyGuard<'_, T>>> {
-        self.poll_ready(Side::Read, cx, &mut Place::of_polls())
+        self.poll_ready(Side::Read, cx.waker(), &mut Place::of_polls())
     }
 
     /// The poll form of [`writable`](Self::writable), for one task: a `Pending` has registered `cx`'s waker in place of
@@ -130,11 +130,11 @@ impl<T: AsFd> AsyncFd<T> {
     /// # Errors
     /// As there.
     pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<ReadyGuard<'_, T>>> {
-        self.poll_ready(Side::Write, cx, &mut Place::of_polls())
+        self.poll_ready(Side::Write, cx.waker(), &mut Place::of_polls())
     }
 
-    fn poll_ready(&self, side: Side, cx: &mut Context<'_>, place: &mut Place) -> Poll<io::Result<ReadyGuard<'_, T>>> {
-        let tick = ready!(self.watch.0.poll(side, cx.waker(), place))?;
+    fn poll_ready(&self, side: Side, waker: &Waker, place: &mut Place) -> Poll<io::Result<ReadyGuard<'_, T>>> {
+        let tick = ready!(self.watch.0.poll(side, waker, place))?;
         Poll::Ready(Ok(ReadyGuard { fd: self, side, tick }))
     }
 
@@ -196,7 +196,7 @@ impl<'a, T: AsFd> Future for Ready<'a, T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { fd, side, place } = &mut *self;
-        fd.poll_ready(*side, cx, place)
+        fd.poll_ready(*side, cx.waker(), place)
     }
 }
 

@@ -14,8 +14,10 @@ mod unix;
 
 pub(crate) use self::connect::{ConnectSetup, connect_start};
 pub(crate) use self::end::{reset, shutdown_both, shutdown_read, shutdown_write};
+#[cfg(test)]
+pub(crate) use self::facts::ESTABLISHED;
 pub(crate) use self::facts::{
-    CLOSE, CLOSE_WAIT, ESTABLISHED, is_tcp, local_addr, peer_addr, set_nonblocking, take_error, tcp_state, unsent,
+    CLOSE, CLOSE_WAIT, is_tcp, local_addr, peer_addr, set_nonblocking, take_error, tcp_state, unsent,
 };
 pub(crate) use self::listen::{accept, probe_exclusive, tcp_listener};
 pub(crate) use self::options::{

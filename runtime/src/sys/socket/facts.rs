@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use super::{calls, options};
 
 /// TCP_INFO state: connected both ways.
+#[cfg(test)]
 pub(crate) const ESTABLISHED: u8 = 1;
 /// TCP_INFO state: gone, by a reset or after both FINs.
 pub(crate) const CLOSE: u8 = 7;
@@ -36,7 +37,7 @@ pub(crate) fn unsent(fd: BorrowedFd<'_>) -> io::Result<u64> {
     calls::ioctl_outq(fd)
 }
 
-/// The state in TCP_INFO: [`ESTABLISHED`], [`CLOSE_WAIT`], [`CLOSE`] or another of the kernel's.
+/// The state in TCP_INFO: [`CLOSE_WAIT`], [`CLOSE`] or another of the kernel's.
 pub(crate) fn tcp_state(fd: BorrowedFd<'_>) -> io::Result<u8> {
     options::tcp_info_state(fd)
 }
