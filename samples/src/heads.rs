@@ -36,7 +36,7 @@ impl Heads {
     #[inline]
     pub fn ended(&self, bytes: &[u8]) -> bool {
         // With fewer bytes than a blank line has, the rest of it came before; `matched` tells it from a new beginning.
-        self.matched == 0 && (bytes.ends_with(b"\r\n\r\n") || bytes.len() < 4 && b"\r\n\r\n".ends_with(bytes))
+        bytes.ends_with(b"\r\n\r\n") || self.matched == 0 && bytes.len() < 4 && b"\r\n\r\n".ends_with(bytes)
     }
 }
 
