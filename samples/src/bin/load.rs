@@ -9,7 +9,7 @@ use epoxide_samples::report::Tally;
 use epoxide_samples::responses::Responses;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 #[derive(Parser, Clone, Debug)]
@@ -65,18 +65,22 @@ fn main() -> io::Result<ExitCode> {
         parts.push(handle.spawn_with(move || run_part(args, clients, until, tally)).map_err(io::Error::other)?);
     }
     let (watched, all) = (tallies.clone(), handles.clone());
+    // The runtime notices its end a moment later; the rate is over the time of the load.
+    let ended = Arc::new(OnceLock::new());
+    let end = ended.clone();
     let conductor = async move {
         drop(spawn_local(progress(watched, begun)));
         for part in parts {
             let _ = part.await;
         }
+        let _ = end.set(Instant::now());
         all.iter().for_each(ReactorHandle::stop);
     };
     drop(handles[0].spawn(conductor).map_err(io::Error::other)?);
     runtime.run(Duration::from_secs(1))?;
     let mut sum = Tally::default();
     tallies.iter().for_each(|tally| sum.add(&lock(tally)));
-    println!("{}", sum.summary(begun.elapsed()));
+    println!("{}", sum.summary(ended.get().map_or_else(|| begun.elapsed(), |end| *end - begun)));
     Ok(if sum.answers() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -126,10 +130,14 @@ async fn client(args: Arc<Args>, batch: Arc<[u8]>, until: Instant, tally: Shared
         match time::timeout(Duration::from_secs(args.timeout), epoxide::connect(args.addr.as_str())).await {
             Ok(Ok(conn)) => {
                 lock(&tally).connections += 1;
-                if let Err(error) = ask(conn, args.pipeline, &batch, until, &tally).await {
-                    let mut tally = lock(&tally);
-                    tally.cut += 1;
-                    tally.note(&error);
+                match ask(conn, args.pipeline, &batch, until, &tally).await {
+                    Ok(Next::Again) => {}
+                    Ok(Next::Over) => return,
+                    Err(error) => {
+                        let mut tally = lock(&tally);
+                        tally.cut += 1;
+                        tally.note(&error);
+                    }
                 }
             }
             Ok(Err(error)) => refused(&tally, &error),
@@ -145,8 +153,16 @@ fn refused(tally: &Shared, error: &io::Error) {
     tally.note(error);
 }
 
-/// The loop on one connection. `Ok` when the time is over, the server closed between two batches, or Ctrl-C came.
-async fn ask(mut conn: Connection, pipeline: u32, batch: &[u8], until: Instant, tally: &Shared) -> io::Result<()> {
+/// What comes after a connection that ended in good order.
+enum Next {
+    /// The server closed it between two batches.
+    Again,
+    /// The time is over, or Ctrl-C came.
+    Over,
+}
+
+/// The loop on one connection.
+async fn ask(mut conn: Connection, pipeline: u32, batch: &[u8], until: Instant, tally: &Shared) -> io::Result<Next> {
     let mut responses = Responses::default();
     while Instant::now() < until && !conn.is_draining() {
         let sent = Instant::now();
@@ -155,7 +171,7 @@ async fn ask(mut conn: Connection, pipeline: u32, batch: &[u8], until: Instant, 
         while left > 0 {
             let Some(data) = conn.read().await? else {
                 // The server may close an idle connection just as we use it again.
-                return if left == pipeline { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) };
+                return if left == pipeline { Ok(Next::Again) } else { Err(ErrorKind::UnexpectedEof.into()) };
             };
             let after = sent.elapsed();
             let mut tally = lock(tally);
@@ -165,5 +181,6 @@ async fn ask(mut conn: Connection, pipeline: u32, batch: &[u8], until: Instant, 
             })?;
         }
     }
-    conn.shutdown().await
+    conn.shutdown().await?;
+    Ok(Next::Over)
 }
