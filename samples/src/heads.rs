@@ -31,6 +31,13 @@ impl Heads {
         }
         n
     }
+
+    /// Did the last feed, of `bytes` with at least one head in them, end where a head ends?
+    #[inline]
+    pub fn ended(&self, bytes: &[u8]) -> bool {
+        // With fewer bytes than a blank line has, the rest of it came before; `matched` tells it from a new beginning.
+        bytes.ends_with(b"\r\n\r\n") || self.matched == 0 && bytes.len() < 4 && b"\r\n\r\n".ends_with(bytes)
+    }
 }
 
 #[cfg(test)]
@@ -47,5 +54,21 @@ mod tests {
         }
         let mut heads = Heads::default();
         assert_eq!(text.iter().map(|byte| heads.feed(&[*byte])).sum::<usize>(), 2);
+    }
+    /// The truth: after the head that ended last, is anything left? Not tried: one empty line behind a head, which a
+    /// server may ignore (RFC 9112, 2.2) and this one does or does not, depending on the cut.
+    #[test]
+    fn an_end_is_told_from_the_beginning_of_the_next_head() {
+        for tail in ["", "G", "GET /", "\r", "a\n", "a\r\n", "GET / HTTP/1.1\r\n"] {
+            let text = [b"GET / HTTP/1.1\r\n\r\n".as_slice(), tail.as_bytes()].concat();
+            for cut in 0..text.len() {
+                let mut heads = Heads::default();
+                let (before, after) = (heads.feed(&text[..cut]), heads.feed(&text[cut..]));
+                assert_eq!(before + after, 1);
+                if after == 1 {
+                    assert_eq!(heads.ended(&text[cut..]), tail.is_empty(), "{tail:?} cut at {cut}");
+                }
+            }
+        }
     }
 }

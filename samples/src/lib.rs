@@ -1,6 +1,19 @@
-//! What the samples share: the command line, HTTP framing by blank line, and answers.
+//! What the samples share: the command line, the server around a handler, HTTP framing by blank line, answers.
 //!
-//! State: none. Thread class: pure.
+//! State: none. Thread class: see each file.
+//!
+//! | file | job |
+//! |---|---|
+//! | `cli` | the options that every server sample takes |
+//! | `server` | start, say what to type, stop at Ctrl-C, print the counters |
+//! | `heads` | how many requests end in the bytes received so far |
+//! | `http` | the loop that gives every request the same answer, and what answers look like |
+//! | `responses` | a client's side: whole responses in the bytes received |
+//! | `report` | what a load run has seen |
 
 pub mod cli;
 pub mod heads;
+pub mod http;
+pub mod report;
+pub mod responses;
+pub mod server;

@@ -51,6 +51,13 @@ fn check(body: &Arc<Body>) {
     let waker = Waker::from(Arc::new(Alarm(Arc::downgrade(body))));
     let mut slot = lock(&body.deadline);
     let Some(deadline) = &mut *slot else { return };
+    if body.flush.is_closed() {
+        // Both directions are over: there is nothing left to end, and no timer is kept for it.
+        let unused = slot.take();
+        drop(slot);
+        drop(unused);
+        return;
+    }
     if Pin::new(&mut deadline.sleep).poll(&mut Context::from_waker(&waker)) == Poll::Pending {
         return;
     }

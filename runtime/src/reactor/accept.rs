@@ -13,7 +13,7 @@ use crate::exec::home::Stage;
 use crate::exec::task::Task;
 use crate::exec::{local, run};
 use crate::id::ListenerId;
-use crate::stats::Count;
+use crate::stats::{Count, Gauge};
 use crate::sync::limit::{Limit, Place};
 use crate::sys;
 use crate::sys::socket::UnixPath;
@@ -160,7 +160,13 @@ impl Reactor {
             self.table.remove(key);
             local::count_here(Count::Closed, 1);
         }
+        self.show_open();
         registered
+    }
+
+    /// The gauge follows every change at once, so that on this thread `accepted + adopted - closed` is always `open`.
+    pub(super) fn show_open(&self) {
+        self.home.counts.set(Gauge::Open, self.table.len());
     }
 
     /// Out of descriptors or memory: level-triggered epoll would spin, so the listener leaves it until the tick.

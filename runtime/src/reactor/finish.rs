@@ -77,9 +77,10 @@ impl Reactor {
         self.home.drain_waiters.wake_all();
         self.settle_messages();
         run::discard_all();
-        self.timers.shutdown();
         let ended = Ended { cut: self.cut_connections() };
         self.watches.end_all(CloseReason::Aborted);
+        // After the connections: a deadline of one that is closed does not look for another timer.
+        self.timers.shutdown();
         // Futures and wakers that just went may have posted or spawned.
         self.settle_messages();
         run::discard_all();

@@ -90,6 +90,7 @@ impl Reactor {
         }
         body.store_reason(if body.has_ended(ends::PEER_FIN) { CloseReason::PeerFin } else { CloseReason::Local });
         local::count_here(Count::Closed, 1);
+        self.show_open();
         if Arc::strong_count(&body) > 1 || body.has_ended(ends::TAKEN) {
             // Somebody is inside a call on it, or holds the socket by another descriptor: epoll must forget it now.
             let _ = self.epoll.delete(body.as_fd());

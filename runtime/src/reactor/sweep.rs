@@ -39,6 +39,31 @@ pub(super) struct Watch {
     window: Option<(u64, u64)>,
 }
 
+impl Watch {
+    /// A flush is in flight and so many bytes are acknowledged: which clock has run out, if any has.
+    fn look(&mut self, acknowledged: u64, now: u64, limit: Duration, rate: u64) -> Option<Clock> {
+        let &mut (begun, from) = self.window.get_or_insert((acknowledged, now));
+        if rate > 0 && now - from >= RATE_WINDOW_MS {
+            // The count may go back a little: the owner of a flush on another thread adds what the kernel took after
+            // the kernel took it.
+            let taken = acknowledged.saturating_sub(begun);
+            if taken.saturating_mul(1000) < rate.saturating_mul(now - from) {
+                return Some(Clock::SendRate);
+            }
+            self.window = Some((acknowledged, now));
+        }
+        match self.sending {
+            Some((before, since)) if acknowledged <= before => {
+                (!limit.is_zero() && u128::from(now - since) > limit.as_millis()).then_some(Clock::Send)
+            }
+            _ => {
+                self.sending = Some((acknowledged, now));
+                None
+            }
+        }
+    }
+}
+
 /// See the module's text.
 pub(super) struct Sweep {
     due: u64,
@@ -112,21 +137,42 @@ impl Reactor {
         }
         let unsent = sys::socket::unsent(body.as_fd()).unwrap_or(0);
         let acknowledged = body.accepted.load(Ordering::Relaxed).saturating_sub(unsent);
-        let &mut (begun, from) = watch.window.get_or_insert((acknowledged, now));
-        if rate > 0 && now - from >= RATE_WINDOW_MS {
-            if (acknowledged - begun) * 1000 < rate.saturating_mul(now - from) {
-                return Some(Clock::SendRate);
-            }
-            watch.window = Some((acknowledged, now));
+        watch.look(acknowledged, now, limit, rate)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_send_clock_runs_from_the_last_acknowledged_byte() {
+        let mut watch = Watch::default();
+        for (acknowledged, now, clock) in
+            [(0, 0, None), (1, 900, None), (1, 1900, None), (1, 1901, Some(Clock::Send)), (2, 1902, None)]
+        {
+            assert_eq!(watch.look(acknowledged, now, SECOND, 0), clock, "at {now}");
         }
-        match watch.sending {
-            Some((before, since)) if acknowledged <= before => {
-                (!limit.is_zero() && u128::from(now - since) > limit.as_millis()).then_some(Clock::Send)
-            }
-            _ => {
-                watch.sending = Some((acknowledged, now));
-                None
-            }
-        }
+        assert_eq!(watch.look(2, 1_000_000, Duration::ZERO, 0), None, "zero is off");
+    }
+
+    #[test]
+    fn the_rate_is_an_average_over_each_window() {
+        let rate = 1000;
+        let mut watch = Watch::default();
+        assert_eq!(watch.look(0, 0, Duration::ZERO, rate), None);
+        assert_eq!(watch.look(1, 4999, Duration::ZERO, rate), None, "a window is not judged before its end");
+        assert_eq!(watch.look(5000, 5000, Duration::ZERO, rate), None);
+        assert_eq!(watch.look(9999, 10_000, Duration::ZERO, rate), Some(Clock::SendRate));
+    }
+
+    /// A flush on another thread: the kernel took bytes that `accepted` does not hold yet.
+    #[test]
+    fn a_count_that_goes_back_is_no_progress_and_no_panic() {
+        let mut watch = Watch::default();
+        assert_eq!(watch.look(1000, 0, Duration::ZERO, 1), None);
+        assert_eq!(watch.look(900, 5000, Duration::ZERO, 1), Some(Clock::SendRate));
     }
 }

@@ -41,7 +41,6 @@ impl Reactor {
         run::batch(&mut self.batch, self.home.config.task_budget);
         self.read_own_messages();
 
-        self.home.counts.set(Gauge::Open, self.table.len());
         self.home.counts.set(Gauge::Lingering, self.table.lingering());
         self.home.counts.set(Gauge::Tasks, local::with_tasks(|tasks| tasks.live()));
         Ok(())

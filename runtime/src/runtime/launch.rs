@@ -44,6 +44,11 @@ struct Plan {
 /// Starts what the builder says.
 pub(crate) fn launch(builder: Builder) -> io::Result<Runtime> {
     let reactors = count(&builder)?;
+    let listeners = builder.listeners.len();
+    start_all(builder, reactors).map_err(|error| name_the_limit(error, reactors, listeners))
+}
+
+fn start_all(builder: Builder, reactors: usize) -> io::Result<Runtime> {
     builder.config.validate()?;
     // Many connections need many descriptors; the hard limit stays the administrator's.
     let _ = sys::limits::raise_descriptor_limit();
@@ -81,6 +86,23 @@ pub(crate) fn launch(builder: Builder) -> io::Result<Runtime> {
     Ok(runtime)
 }
 
+/// Out of descriptors while starting: says how many are needed and which limit stands in the way.
+pub(super) fn name_the_limit(error: io::Error, reactors: usize, listeners: usize) -> io::Error {
+    let which = match sys::error::errno_of(&error) {
+        Some(sys::errno::EMFILE) => "RLIMIT_NOFILE",
+        Some(sys::errno::ENFILE) => "fs.file-max",
+        _ => return error,
+    };
+    let soft = sys::limits::descriptor_limit().map_or(0, |(soft, _)| soft);
+    // An epoll and an eventfd a reactor, and its own socket for each listener.
+    let needed = reactors * (2 + listeners);
+    let what = format!(
+        "{reactors} reactors with {listeners} listeners: they need {needed} descriptors before the first connection and \
+         {which} stands in the way (RLIMIT_NOFILE is {soft}); raise it or start fewer reactors"
+    );
+    sys::error::SysError::wrap("start", what, error)
+}
+
 /// The runtime's limit: what was asked for, or what the descriptors allow with some left for everything else.
 pub(super) fn connection_limit(asked: Option<usize>) -> io::Result<Arc<Limit>> {
     if asked == Some(0) {
@@ -105,13 +127,15 @@ fn count(builder: &Builder) -> io::Result<usize> {
 }
 
 fn spawn(plan: Plan, started: Sender<io::Result<()>>) -> io::Result<thread::JoinHandle<()>> {
-    let name = format!("epoxide-{}", plan.home.index);
+    let index = plan.home.index;
+    let name = format!("epoxide-{index}");
     let control = plan.control.clone();
     let spawned = thread::Builder::new().name(name).spawn(move || reactor_thread(plan, &started));
-    if spawned.is_err() {
+    spawned.map_err(|error| {
         control.reactor_ended(Ended::default(), None);
-    }
-    spawned
+        // EAGAIN of pthread_create(3) says little by itself.
+        sys::error::SysError::wrap("start", format!("the thread of reactor {index} (RLIMIT_NPROC?)"), error)
+    })
 }
 
 fn await_starts(starts: &Receiver<io::Result<()>>, reactors: usize) -> io::Result<()> {

@@ -264,6 +264,12 @@ impl ListenSpec {
         };
         let (sockets, path, shared) = match self.source {
             Source::Addr(mut addr) => {
+                if addr.options.max_connections == Some(0) {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidInput,
+                        "ListenOptions::max_connections is 0: nothing could be accepted; leave it out for no limit",
+                    ));
+                }
                 addr.resolve()?;
                 match &addr.target {
                     Target::Ip(targets) => {

@@ -54,6 +54,11 @@ impl Reactor {
     }
 
     pub(super) fn new(builder: Builder<OnThisThread>) -> io::Result<Self> {
+        let listeners = builder.listeners.len();
+        Self::bind_all(builder).map_err(|error| launch::name_the_limit(error, 1, listeners))
+    }
+
+    fn bind_all(builder: Builder<OnThisThread>) -> io::Result<Self> {
         builder.config.validate()?;
         let limit = launch::connection_limit(builder.max_connections)?;
         let mut listeners = Vec::new();

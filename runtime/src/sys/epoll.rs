@@ -38,6 +38,9 @@ pub(crate) const ENDING: u32 = RDHUP | HUP | ERR | PRI;
 /// The most events one wait may ask for: epoll_wait(2) refuses more than INT_MAX bytes of them.
 pub(crate) const MAX_EVENTS: usize = i32::MAX as usize / size_of::<libc::epoll_event>();
 
+/// Events there is room for at first.
+const FIRST_EVENTS: usize = 1024;
+
 /// One event: what happened and to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
@@ -47,16 +50,28 @@ pub(crate) struct Event {
     pub(crate) data: u64,
 }
 
-/// Room for the events of one wait.
+/// Room for the events of one wait. It begins small and doubles whenever a wait fills it, up to its limit: a limit of
+/// 2 GiB (which is what epoll_wait(2) allows) costs nothing before so many events come.
 pub(crate) struct Events {
-    list: Box<[EpollEvent]>,
+    list: Vec<EpollEvent>,
+    max: usize,
 }
 
 impl Events {
-    /// Room for `n` events, clamped to `1..=MAX_EVENTS`.
-    pub(crate) fn with_capacity(n: usize) -> Self {
-        let n = n.clamp(1, MAX_EVENTS);
-        Self { list: vec![EpollEvent::empty(); n].into_boxed_slice() }
+    /// Room for up to `max` events, clamped to `1..=MAX_EVENTS`.
+    pub(crate) fn with_capacity(max: usize) -> Self {
+        let max = max.clamp(1, MAX_EVENTS);
+        Self { list: vec![EpollEvent::empty(); max.min(FIRST_EVENTS)], max }
+    }
+
+    /// A wait filled it: the next one may bring more. What is in it stays.
+    #[cold]
+    fn grow(&mut self) {
+        let more = self.list.len().min(self.max - self.list.len());
+        // No memory: the room stays as it is, and the rest comes with the next wait.
+        if self.list.try_reserve_exact(more).is_ok() {
+            self.list.resize(self.list.len() + more, EpollEvent::empty());
+        }
     }
 
     /// Event number `i` of the last wait; past what it returned, stale or empty events.
@@ -105,7 +120,12 @@ impl Epoll {
         // -1 and up are all legal, so the fallback is never taken; it would only look.
         let timeout = EpollTimeout::try_from(super::timeout_ms(timeout)).unwrap_or(EpollTimeout::ZERO);
         match self.inner.wait(&mut events.list, timeout) {
-            Ok(n) => Ok(n),
+            Ok(n) => {
+                if n == events.list.len() {
+                    events.grow();
+                }
+                Ok(n)
+            }
             Err(Errno::EINTR) => Ok(0),
             Err(errno) => Err(errno.into()),
         }
@@ -172,6 +192,14 @@ mod tests {
     #[test]
     fn capacities_are_clamped() {
         assert_eq!(Events::with_capacity(0).list.len(), 1);
+        let mut largest = Events::with_capacity(usize::MAX);
+        assert_eq!((largest.list.len(), largest.max), (FIRST_EVENTS, MAX_EVENTS), "paid for before they come");
+        largest.grow();
+        assert_eq!(largest.list.len(), 2 * FIRST_EVENTS);
+        let mut small = Events::with_capacity(FIRST_EVENTS + 1);
+        small.grow();
+        small.grow();
+        assert_eq!(small.list.len(), FIRST_EVENTS + 1);
         assert_eq!(Events::with_capacity(3).list.len(), 3);
         assert_eq!(Events::with_capacity(3).get(2), Event { flags: 0, data: 0 });
     }

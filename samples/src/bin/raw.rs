@@ -1,13 +1,12 @@
 //! The smallest HTTP server: requests framed by their blank line, one fixed answer each.
 //!
-//! Two pipelined requests get two answers. Ctrl-C drains: idle connections end at once, busy ones get their answer.
+//! Two pipelined requests get two answers. A client that stalls in the middle of a head is closed after 30 s. Ctrl-C
+//! drains: idle connections end at once, busy ones get their answer.
 
 use clap::Parser;
-use epoxide::{Connection, Runtime};
 use epoxide_samples::cli::ServerArgs;
-use epoxide_samples::heads::Heads;
+use epoxide_samples::{http, server};
 use std::io;
-use std::time::Duration;
 
 #[derive(Parser, Debug)]
 #[command(about = "Answers every HTTP request with a fixed body, straight from the connection.")]
@@ -19,52 +18,10 @@ struct Args {
     body: String,
 }
 
-/// Bytes of a request head; more without a blank line is refused.
-const MAX_HEAD: usize = 64 * 1024;
-
 fn main() -> io::Result<()> {
     let args = Args::parse();
     let answer: &'static [u8] = answer(&args.body)?.leak();
-    let mut server = Runtime::builder();
-    if args.server.reactors > 0 {
-        server.reactors(args.server.reactors);
-    }
-    server.listen(args.server.target(), move |conn| serve(conn, answer));
-    let runtime = server.build()?;
-    let addr = runtime.local_addrs()[0];
-    println!(
-        "[raw] {} reactors on {addr}; try: curl http://{addr}/   (Ctrl-C drains and prints the counters)",
-        runtime.handles().len()
-    );
-    let handles = runtime.handles();
-    let report = runtime.run(Duration::from_secs(30))?;
-    println!("[raw] stopped in {:?}, {} connections cut", report.took, report.cut);
-    for handle in handles {
-        println!("{}", handle.stats());
-    }
-    Ok(())
-}
-
-async fn serve(mut conn: Connection, answer: &'static [u8]) -> io::Result<()> {
-    let mut heads = Heads::default();
-    let mut partial = 0;
-    while let Some(data) = conn.read_idle().await? {
-        let requests = heads.feed(&data);
-        partial = if requests == 0 { partial + data.len() } else { 0 };
-        drop(data);
-        if partial > MAX_HEAD {
-            conn.send_all(
-                b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-            )
-            .await?;
-            return Ok(());
-        }
-        for _ in 0..requests {
-            conn.stage(answer)?;
-        }
-        conn.flush().await?;
-    }
-    Ok(())
+    server::run("raw", &args.server, "/", move |conn| http::answer_all(conn, answer, http::HEAD_DEADLINE))
 }
 
 fn answer(body: &str) -> io::Result<Vec<u8>> {
@@ -82,6 +39,5 @@ fn answer(body: &str) -> io::Result<Vec<u8>> {
             }
         },
     };
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", body.len());
-    Ok([head.into_bytes(), body].concat())
+    Ok(http::response("200 OK", &body))
 }

@@ -1,0 +1,84 @@
+//! HTTP as far as the samples need it: heads end in a blank line, no request has a body.
+//!
+//! State: none. Thread class: any thread.
+
+use crate::heads::Heads;
+use epoxide::{Connection, Read};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// What ends a request head.
+pub const END: &[u8; 4] = b"\r\n\r\n";
+/// Bytes of a request head; more without a blank line is refused with [`TOO_LARGE`].
+pub const MAX_HEAD: usize = 64 * 1024;
+/// How long a head may take from its first byte: a client that stalls in the middle of it is gone by then.
+pub const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+/// The answer to a head that is too large; the connection closes behind it.
+pub const TOO_LARGE: &[u8] =
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// A whole response: status line, headers, body.
+pub fn response(status: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+/// Gives every request the same answer until the client leaves, or stalls in a head for longer than `head_deadline`.
+///
+/// A drain ends it between requests. The deadline costs nothing while heads come whole: it is armed only when a read
+/// ends inside one.
+///
+/// # Errors
+/// Why the connection ended, if not by the client's FIN.
+pub async fn answer_all(mut conn: Connection, answer: &'static [u8], head_deadline: Duration) -> io::Result<()> {
+    let mut heads = Heads::default();
+    // Bytes of a head that has begun and not ended.
+    let mut partial = 0;
+    loop {
+        let read = if partial == 0 { conn.read_idle() } else { go_on(&mut conn) };
+        let Some(data) = read.await? else { return Ok(()) };
+        let bytes: &[u8] = &data;
+        let requests = heads.feed(bytes);
+        // The common read is whole heads and nothing else.
+        if partial > 0 || !bytes.ends_with(END) {
+            let whole = requests > 0 && heads.ended(bytes);
+            partial = inside_a_head(&conn, partial, requests, whole, bytes, head_deadline);
+        }
+        drop(data);
+        if partial > MAX_HEAD {
+            return conn.send_all(TOO_LARGE).await;
+        }
+        for _ in 0..requests {
+            conn.stage(answer)?;
+        }
+        conn.flush().await?;
+    }
+}
+
+/// A read began or ended inside a head: keeps the deadline, and returns how many bytes of an unfinished head there are.
+#[cold]
+fn inside_a_head(
+    conn: &Connection,
+    before: usize,
+    requests: usize,
+    whole: bool,
+    bytes: &[u8],
+    limit: Duration,
+) -> usize {
+    if whole {
+        conn.set_deadline(None, "request head");
+        return 0;
+    }
+    if requests == 0 && before > 0 {
+        return before + bytes.len();
+    }
+    // It began in this read, behind the last head that ended.
+    conn.set_deadline(Some(Instant::now() + limit), "request head");
+    bytes.len() - memchr::memmem::rfind(bytes, END).map_or(0, |at| at + END.len())
+}
+
+/// Not `read_idle`: a request is in progress, and a drain waits for the rest of it.
+#[cold]
+fn go_on(conn: &mut Connection) -> Read<'_> {
+    conn.read()
+}
