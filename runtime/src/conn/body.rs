@@ -20,8 +20,8 @@
 use crate::buf::Outgoing;
 use crate::conn::deadline::Deadline;
 use crate::conn::flush_word::{Close, FlushWord};
-use crate::conn::read_word::{Mark, ReadWord, Waiter};
 use crate::conn::frames::Frames;
+use crate::conn::read_word::{Mark, ReadWord, Waiter};
 use crate::error::CloseReason;
 use crate::exec::home::{Home, Msg, Stage};
 use crate::exec::local::{self, Here};

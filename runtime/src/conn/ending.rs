@@ -115,8 +115,8 @@ pub(crate) fn end_if_peer_is_gone(body: &Body) {
     if !has(ends::SHARED) {
         return;
     }
-    let broken = has(ends::HUNG_UP)
-        && (!body.tcp || matches!(sys::socket::tcp_state(body.as_fd()), Ok(sys::socket::CLOSE)));
+    let broken =
+        has(ends::HUNG_UP) && (!body.tcp || matches!(sys::socket::tcp_state(body.as_fd()), Ok(sys::socket::CLOSE)));
     if broken && let Some(reason) = why_broken(body, has(ends::READER_GONE)) {
         body.end(reason);
     } else if has(ends::READER_GONE) && has(ends::PEER_FIN | ends::PEER_HALF) && !shared::is_half_open(body) {

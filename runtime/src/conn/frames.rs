@@ -92,7 +92,7 @@ impl Frames {
     }
 
     /// How many wait.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn waiting(&self) -> usize {
         self.waiters.len()
     }

@@ -435,10 +435,7 @@ fn the_peers_fin_lets_what_was_accepted_go_out() {
         } else {
             assert_eq!(woken.0.load(SeqCst), 1);
             assert!(matches!(closed.as_mut().poll(&mut cx), Poll::Ready(CloseReason::PeerFin)));
-            assert!(matches!(
-                writer.send(&b"on"[..]),
-                SendOutcome::Refused(Refusal::Closed(CloseReason::PeerFin), _)
-            ));
+            assert!(matches!(writer.send(&b"on"[..]), SendOutcome::Refused(Refusal::Closed(CloseReason::PeerFin), _)));
             assert!(setup.read(accepted.len()) == accepted);
             setup.ends();
         }
@@ -460,8 +457,15 @@ fn a_reset_is_seen_without_a_send_also_when_half_open() {
         let Setup { body, peer } = setup;
         peer.peek(&mut [0; 6]).unwrap();
         drop(peer);
-        let state = || matches!(crate::sys::socket::tcp_state(std::os::fd::AsFd::as_fd(&*body)), Ok(crate::sys::socket::CLOSE));
-        assert!((0..100_000).any(|_| { std::thread::yield_now(); state() }), "vacuity: no reset came");
+        let state =
+            || matches!(crate::sys::socket::tcp_state(std::os::fd::AsFd::as_fd(&*body)), Ok(crate::sys::socket::CLOSE));
+        assert!(
+            (0..100_000).any(|_| {
+                std::thread::yield_now();
+                state()
+            }),
+            "vacuity: no reset came"
+        );
         ending::peer_edge(&body, true, true);
         assert_eq!(woken.0.load(SeqCst), 1, "left behind");
         let end = closed.as_mut().poll(&mut cx);
