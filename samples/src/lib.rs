@@ -4,3 +4,4 @@
 
 pub mod cli;
 pub mod heads;
+pub mod request;

@@ -76,13 +76,15 @@ impl Model {
 
     /// send(2): true once nothing is left, false for EAGAIN.
     fn socket_send(&self, bytes: &mut Vec<usize>) -> bool {
-        let n = bytes.len().min(self.socket.room.load(Ordering::Relaxed));
+        // As under the socket's lock in the kernel: a refusal comes before the room is made, or sees it. What the owner
+        // did before a refused send is visible to whom the edge reaches (the word's plain look at an edge needs that).
+        let n = bytes.len().min(self.socket.room.fetch_add(0, Ordering::AcqRel));
         for byte in bytes.drain(..n) {
             let at = self.socket.at.load(Ordering::Relaxed);
             self.socket.wire[at].store(byte, Ordering::Relaxed);
             self.socket.at.store(at + 1, Ordering::Relaxed);
         }
-        self.socket.room.fetch_sub(n, Ordering::Relaxed);
+        self.socket.room.fetch_sub(n, Ordering::AcqRel);
         self.accepted.store(self.accepted.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
         bytes.is_empty()
     }
@@ -191,7 +193,7 @@ impl Model {
 
     /// The reactor: the peer took everything, a writable edge.
     fn edge(&self) {
-        self.socket.room.fetch_add(WIRE, Ordering::Relaxed);
+        self.socket.room.fetch_add(WIRE, Ordering::AcqRel);
         if self.word.writable() {
             self.drive();
         }
