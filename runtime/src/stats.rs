@@ -76,7 +76,7 @@ counters! {
     Reads reads,
     /// Those that found nothing (`EAGAIN`).
     Eagain eagain,
-    /// Calls of `send(2)` and `sendmsg(2)`, on any thread.
+    /// Calls of `send(2)`, `sendmsg(2)` and `sendfile(2)`, on any thread.
     Sends sends,
     /// Those that the socket refused (`EAGAIN`).
     SendEagain send_eagain,
@@ -116,6 +116,8 @@ counters! {
     PostsRefused posts_refused,
     /// Stagings refused because `max_staged` bytes waited.
     StagedRefused staged_refused,
+    /// Frames that a shared writer refused: a limit was reached, or the connection had ended.
+    FramesRefused frames_refused,
 }
 
 /// A reactor's counters: one set that only its own thread writes, by plain load and store, and one that every other

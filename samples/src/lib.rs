@@ -15,5 +15,6 @@ pub mod cli;
 pub mod heads;
 pub mod http;
 pub mod report;
+pub mod request;
 pub mod responses;
 pub mod server;

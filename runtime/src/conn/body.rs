@@ -5,7 +5,7 @@
 //! | `read` | reader, takers | reader, takers | itself (law 1) |
 //! | `flush` | writer, owner, reactor, closers | the same | itself (law 3) |
 //! | `reader` | a foreign reader, before it parks | the taker that took `Foreign` | its mutex |
-//! | `slow` | whoever leaves Flushing with a remainder, a waiting writer | the next owner | its mutex |
+//! | `slow` | whoever leaves Flushing with a remainder, a waiting writer, shared writers | the next owner | its mutex |
 //! | `queued` | whoever moves bytes into or out of `slow` | the writer (limit) | relaxed: a count |
 //! | `accepted` | the flush owner | the sweep | relaxed: a count |
 //! | `activity` | reader, writer | the sweep | relaxed: a time |
@@ -21,8 +21,8 @@ use crate::buf::Outgoing;
 use crate::conn::deadline::Deadline;
 use crate::conn::ending;
 use crate::conn::flush_word::{Close, FlushWord, Leave};
+use crate::conn::frames::Frames;
 use crate::conn::read_word::{Mark, ReadWord, Waiter};
-use crate::conn::shared::Frames;
 use crate::error::CloseReason;
 use crate::exec::home::{Guest, Home, Msg, Stage};
 use crate::exec::local::{self, Here};
@@ -62,12 +62,21 @@ pub(crate) mod ends {
     pub(crate) fn are_both_gone(bits: u32) -> bool {
         bits & (READER_GONE | WRITER_GONE) == READER_GONE | WRITER_GONE
     }
+    /// An edge said that the peer sends nothing more.
+    pub(crate) const PEER_HALF: u32 = 256;
+    /// An edge said that the connection is broken, or over both ways.
+    pub(crate) const HUNG_UP: u32 = 512;
 }
 
 /// What a flush leaves behind when it cannot finish at once.
 pub(crate) struct Slow {
     pub(crate) out: Outgoing,
     pub(crate) waiter: Option<Waker>,
+    /// Where the last byte ends that was ever handed to a flush through here, counted as `accepted` counts. Fast paths
+    /// pass it by, so it may be behind `accepted`; then nothing waits.
+    pub(crate) end: u64,
+    /// Flushing is lent to a `SendFile`: at an edge it goes on, not the reactor.
+    pub(crate) lent: bool,
     /// Only of a shared writer.
     pub(crate) frames: Option<Box<Frames>>,
 }
@@ -141,7 +150,7 @@ impl Body {
             key: AtomicU64::new(Key::NONE.0),
             home,
             reader: Mutex::new(None),
-            slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None, frames: None }),
+            slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None, end: 0, lent: false, frames: None }),
             deadline: Mutex::new(None),
             suspended: AtomicU32::new(0),
             reason: OnceLock::new(),
@@ -253,19 +262,33 @@ impl Body {
         if let Some(waiter) = waiter {
             run::caught(|| waiter.wake());
         }
-        self.wake_ready(self.flush.is_closed());
+        self.wake_ready();
     }
 
-    /// Wakes those waiters of a shared writer whose bytes are out; all of them when the connection is over.
-    pub(crate) fn wake_ready(&self, over: bool) {
+    /// Wakes those waiters of a shared writer whose bytes are out, and all of them when nothing more goes out. To be
+    /// called AFTER the progress, the reason or the end was stored: a waiter registers under the same mutex, then looks.
+    pub(crate) fn wake_ready(&self) {
         if !self.has_ended(ends::SHARED) {
             return;
         }
+        let over = self.flush.is_over();
+        let ended = over || self.reason().is_some();
         let accepted = self.accepted.load(Ordering::Relaxed);
-        let ready = lock(&self.slow).ready_waiters(accepted, over);
+        let ready = match &mut lock(&self.slow).frames {
+            Some(frames) => frames.ready(accepted, over, ended),
+            None => Vec::new(),
+        };
         for waiter in ready {
             run::caught(|| waiter.wake());
         }
+    }
+
+    /// Queues bytes of the one writer behind what is on its way; the caller kicks.
+    pub(crate) fn append(&self, staged: &mut Outgoing) {
+        self.queued.fetch_add(staged.len(), Ordering::Relaxed);
+        let mut slow = lock(&self.slow);
+        slow.end = slow.end.max(self.accepted.load(Ordering::Relaxed)) + staged.len() as u64;
+        slow.out.append(staged);
     }
 
     /// Ends both directions for `reason`: nothing more is sent, parked readers and writers resume. Does not touch the
@@ -279,11 +302,18 @@ impl Body {
         self.signal_reader(Mark::Nothing);
     }
 
-    /// Whoever may: frees what was queued on a closed connection.
+    /// Whoever may (the owner that met the end, or the closer if there is none): frees what was queued on a closed
+    /// connection, and leaves.
     pub(crate) fn free_queue(&self) {
+        self.discard_queue();
+        self.flush.left_closed();
+    }
+
+    /// A writer that was refused after its append takes it back, with whatever else came too late. It owns nothing: the
+    /// word stays as it is, perhaps with an owner inside a send.
+    pub(crate) fn discard_queue(&self) {
         let out = lock(&self.slow).out.take();
         self.queued.fetch_sub(out.len(), Ordering::Relaxed);
-        self.flush.left_closed();
         drop(out);
     }
 

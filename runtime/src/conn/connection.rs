@@ -8,6 +8,7 @@ use crate::conn::deadline::{self, ReadTimeoutSuspended};
 use crate::conn::ending::{self, CloseHandle};
 use crate::conn::read_half::{Intent, ReadHalf};
 use crate::conn::read_ops::{Read, ReadMore, ReadSlice};
+use crate::conn::send_file::SendFile;
 use crate::conn::shared::{SharedLimits, SharedWriter};
 use crate::conn::write_half::{Reserved, WriteHalf};
 use crate::conn::write_ops::{Flush, SendAll, Shutdown};
@@ -20,7 +21,8 @@ use bytes::Bytes;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::ops::RangeBounds;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -174,6 +176,11 @@ impl Connection {
     /// See [`WriteHalf::send_all`].
     pub fn send_all<'a>(&'a mut self, bytes: &'a [u8]) -> SendAll<'a> {
         self.write.send_all(bytes)
+    }
+
+    /// See [`WriteHalf::send_file`].
+    pub fn send_file(&mut self, file: impl Into<Arc<OwnedFd>>, range: impl RangeBounds<u64>) -> SendFile<'_> {
+        self.write.send_file(file, range)
     }
 
     /// See [`WriteHalf::shutdown`].

@@ -8,6 +8,7 @@ use crate::buf::{Outgoing, SendEnd, Sent};
 use crate::conn::body::Body;
 use crate::conn::flush_word::Leave;
 use crate::conn::read_word::Mark;
+use crate::conn::send_file;
 use crate::error::CloseReason;
 use crate::exec::home::Msg;
 use crate::exec::local;
@@ -17,6 +18,9 @@ use crate::sync::plain::Ordering;
 use crate::sys;
 use std::os::fd::AsFd;
 use std::task::Waker;
+
+/// Times that an owner with a budget looks once more before the reactor goes on.
+const MAX_LOOKS: u32 = 16;
 
 /// How the owner left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +51,7 @@ pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option
     let Batch { bytes, mut counted } = batch;
     let mut left = budget;
     let mut first = Some(first);
+    let mut looks = 0;
     loop {
         let sent = first.take().unwrap_or_else(|| bytes.send(body.as_fd(), left));
         body.home.count(Count::Sends, u64::from(sent.calls));
@@ -94,30 +99,42 @@ pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option
                 let mut slow = lock(&body.slow);
                 bytes.append(&mut slow.out);
                 counted = true;
+                looks += 1;
+                if looks == MAX_LOOKS && budget != usize::MAX {
+                    // Others append little by little and would hold this thread until the budget is gone byte by byte.
+                    left = 0;
+                }
             }
             (Leave::Closed, _) => {
                 if counted {
                     body.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
                 }
                 bytes.clear();
-                body.free_queue();
-                body.wake_writer();
-                body.signal_reader(Mark::Nothing);
+                leave_closed(body);
                 return Drive::Closed;
             }
         }
     }
 }
 
+/// The owner of a connection that is closed: frees the queue, leaves, tells everybody.
+pub(crate) fn leave_closed(body: &Body) {
+    body.free_queue();
+    body.wake_writer();
+    body.signal_reader(Mark::Nothing);
+}
+
 /// The unsent remainder goes to the FRONT of the queue, and the waiter with it, BEFORE Flushing is left.
 fn put_back(body: &Body, bytes: &mut Outgoing, counted: &mut bool, waiter: Option<&Waker>) {
     // Cloned before the lock and dropped after it: both are user code (law 10).
     let waiter = waiter.cloned();
+    let mut slow = lock(&body.slow);
     if !*counted {
         body.queued.fetch_add(bytes.len(), Ordering::Relaxed);
         *counted = true;
+        // Nothing else was queued: the word was idle.
+        slow.end = body.accepted.load(Ordering::Relaxed) + bytes.len() as u64;
     }
-    let mut slow = lock(&body.slow);
     slow.out.prepend(bytes);
     let old = match waiter {
         Some(waiter) => slow.waiter.replace(waiter),
@@ -129,11 +146,16 @@ fn put_back(body: &Body, bytes: &mut Outgoing, counted: &mut bool, waiter: Optio
 
 /// Reactor: a writable edge or an owed turn gave it the flush.
 pub(crate) fn drive_as_reactor(body: &Body) {
-    let mut batch = lock(&body.slow).out.take();
+    let mut slow = lock(&body.slow);
+    if slow.lent {
+        return send_file::hand_over(body, slow);
+    }
+    let mut batch = slow.out.take();
+    drop(slow);
     let budget = body.home.config.flush_budget;
     match drive(body, Batch { bytes: &mut batch, counted: true }, budget, None) {
         Drive::Done => body.wake_writer(),
-        Drive::Parked => body.wake_ready(false),
+        Drive::Parked => body.wake_ready(),
         // The loop itself has woken the writer.
         Drive::Closed => {}
     }

@@ -47,6 +47,7 @@ impl CloseHandle {
         // Readable from now on: recv gives what is there, then 0.
         let _ = sys::socket::shutdown_read(body.as_fd());
         body.signal_reader(crate::conn::read_word::Mark::Nothing);
+        body.wake_ready();
     }
 
     /// Ends the connection at once: the peer sees a reset, whoever else holds the socket; parked reads and flushes
@@ -103,12 +104,42 @@ impl Drop for Held {
     }
 }
 
-/// The peer has sent its FIN and nobody reads: a shared writer that is not half-open ends.
+/// Reactor: an edge said that the peer sends nothing more (`half`), or that the connection is broken (`hung_up`).
+#[cold]
+pub(crate) fn peer_edge(body: &Body, half: bool, hung_up: bool) {
+    let bits = if half { ends::PEER_HALF } else { 0 } | if hung_up { ends::HUNG_UP } else { 0 };
+    body.ends.fetch_or(bits, Ordering::AcqRel);
+    end_if_peer_is_gone(body);
+}
+
+/// A shared writer learns of the peer's end without sending: by a reset at once, and by the FIN when nobody reads and it
+/// is not half-open. To be called after any bit of `ends` was set that this depends on: of two setters one sees both.
 pub(crate) fn end_if_peer_is_gone(body: &Body) {
-    if shared::ends_with_peer(body) && shared::peer_has_closed(body) {
+    let bits = body.ends.load(Ordering::Acquire);
+    let has = |bit| bits & bit != 0;
+    if !has(ends::SHARED) {
+        return;
+    }
+    let broken =
+        has(ends::HUNG_UP) && (!body.tcp || matches!(sys::socket::tcp_state(body.as_fd()), Ok(sys::socket::CLOSE)));
+    if broken && let Some(reason) = why_broken(body, has(ends::READER_GONE)) {
+        body.end(reason);
+    } else if has(ends::READER_GONE) && has(ends::PEER_FIN | ends::PEER_HALF) && !shared::is_half_open(body) {
+        // What was accepted still goes out: the peer may be reading.
         body.store_reason(CloseReason::PeerFin);
-        let _ = sys::socket::shutdown_both(body.as_fd());
-        body.end(CloseReason::PeerFin);
+        fin_behind_queue(body);
+        body.wake_ready();
+    }
+}
+
+/// The error that broke the connection. `None`: whoever met it (a send or a recv under way) reports it, or the reader
+/// comes to a clean end.
+fn why_broken(body: &Body, reader_gone: bool) -> Option<CloseReason> {
+    match sys::socket::take_error(body.as_fd()) {
+        Ok(Some(error)) => Some(CloseReason::from_io("connection", &error)),
+        _ if body.flush.is_flushing() || !reader_gone => None,
+        _ if body.tcp && !body.flush.has_fin() => Some(CloseReason::PeerReset { errno: sys::errno::ECONNRESET }),
+        _ => Some(CloseReason::PeerFin),
     }
 }
 

@@ -24,7 +24,8 @@
 //! | fin               | send it now      | owner sends it  | owner         | later owner  | later owner  |
 //! | close             | closer frees     | owner frees     | owner frees   | closer frees | closer frees |
 //!
-//! Once closed is set: claim, kick, writable and serve refuse, so no new owner appears; finish, block and owe leave
+//! Idle with fin is an end: the FIN has gone or is about to go, so what a racing writer appended must not follow it, in
+//! part perhaps; the writer is refused. Once closed is set: claim, kick, writable and serve refuse, so no new owner appears; finish, block and owe leave
 //! the state as it is and say so, and the owner frees the queue before it calls `left_closed`. The owner puts an
 //! unsent remainder into the queue BEFORE it leaves Flushing, and takes it back if it is told to look again.
 
@@ -46,7 +47,7 @@ pub(crate) enum Kick {
     Own,
     /// Somebody else sends, or will at the next edge or pass.
     Wait,
-    /// Nothing is sent any more.
+    /// Nothing is sent any more: closed, or the FIN has gone.
     Closed,
 }
 
@@ -104,6 +105,7 @@ impl FlushWord {
     pub(crate) fn kick(&self) -> Kick {
         self.step(|w| match w & STATE {
             _ if w & CLOSED != 0 => (w, Kick::Closed),
+            IDLE if w & FIN != 0 => (w, Kick::Closed),
             IDLE => (w & !STATE | FLUSHING, Kick::Own),
             FLUSHING => (w & !STATE | AGAIN, Kick::Wait),
             _ => (w, Kick::Wait),
@@ -208,6 +210,12 @@ impl FlushWord {
         matches!(self.0.load(Ordering::Acquire) & STATE, FLUSHING | AGAIN)
     }
 
+    /// Will nothing be sent any more? Closed, or everything is out and the FIN behind it.
+    pub(crate) fn is_over(&self) -> bool {
+        let word = self.0.load(Ordering::Acquire);
+        word & CLOSED != 0 || word & (STATE | FIN) == IDLE | FIN
+    }
+
     /// Was the FIN asked for?
     pub(crate) fn has_fin(&self) -> bool {
         self.0.load(Ordering::Acquire) & FIN != 0
@@ -240,7 +248,10 @@ mod tests {
                     (if claimed { FLUSHING } else { before }, claimed),
                     "{name}"
                 );
+                let over = after(before, FlushWord::is_over);
+                assert_eq!(over, (before, state == IDLE && fin != 0), "is_over in {name}");
                 let kick = match state {
+                    IDLE if fin != 0 => (IDLE, Kick::Closed),
                     IDLE => (FLUSHING, Kick::Own),
                     FLUSHING => (AGAIN, Kick::Wait),
                     s => (s, Kick::Wait),
@@ -282,6 +293,7 @@ mod tests {
             for fin in [0, FIN] {
                 let before = state | fin | CLOSED;
                 assert_eq!(after(before, FlushWord::claim), (before, false));
+                assert!(after(before, FlushWord::is_over).1);
                 assert_eq!(after(before, FlushWord::kick), (before, Kick::Closed));
                 assert_eq!(after(before, FlushWord::writable), (before, false));
                 assert_eq!(after(before, FlushWord::serve_owed), (before, false));

@@ -10,6 +10,9 @@
 //! | `write_half` | staging | any thread |
 //! | `write_ops` | the write family: named futures | any thread |
 //! | `shared` | whole frames from many threads | any thread |
+//! | `shared_wait` | waiting for frames to be out, for the end | any thread |
+//! | `frames` | where shared frames end, who waits for them | pure |
+//! | `send_file` | a range of a file, by sendfile(2) | any thread |
 //! | `drive` | the flush owner's loop | any thread |
 //! | `body` | what all users of a connection and its reactor share | any thread |
 //! | `ending` | FIN, reset, close handle, letting go | any thread |
@@ -37,13 +40,20 @@ pub(crate) mod deadline;
 pub(crate) mod drive;
 pub(crate) mod ending;
 pub(crate) mod flush_word;
+pub(crate) mod frames;
 mod options;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;
 pub(crate) mod read_word;
 pub(crate) mod ready_made;
 pub(crate) mod resolve;
+pub(crate) mod send_file;
+#[cfg(all(test, loom))]
+mod send_file_loom;
 pub(crate) mod shared;
+#[cfg(all(test, loom))]
+mod shared_loom;
+pub(crate) mod shared_wait;
 pub(crate) mod watch;
 pub(crate) mod write_half;
 pub(crate) mod write_ops;

@@ -130,8 +130,7 @@ impl WriteHalf {
                 self.staged.clear();
                 return Poll::Ready(Err(self.refusal()));
             }
-            body.queued.fetch_add(self.staged.len(), Ordering::Relaxed);
-            lock(&body.slow).out.append(&mut self.staged);
+            body.append(&mut self.staged);
             match body.flush.kick() {
                 Kick::Own => {
                     let mut out = lock(&body.slow).out.take();
@@ -144,7 +143,7 @@ impl WriteHalf {
                 }
                 Kick::Wait => {}
                 Kick::Closed => {
-                    body.free_queue();
+                    body.discard_queue();
                     return Poll::Ready(Err(self.refusal()));
                 }
             }
@@ -165,7 +164,7 @@ impl WriteHalf {
     }
 
     /// Why nothing is sent any more.
-    fn refusal(&self) -> io::Error {
+    pub(crate) fn refusal(&self) -> io::Error {
         match self.body.reason() {
             Some(reason) => reason.into(),
             None if self.body.flush.has_fin() => {

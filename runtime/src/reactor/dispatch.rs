@@ -47,7 +47,7 @@ fn edge(body: &Body, flags: u32) {
         }
     }
     if flags & (RDHUP | HUP | ERR) != 0 {
-        ending::end_if_peer_is_gone(body);
+        ending::peer_edge(body, flags & RDHUP != 0, flags & (HUP | ERR) != 0);
     }
     if flags & (OUT | ERR | HUP) != 0 && body.flush.writable() {
         drive::drive_as_reactor(body);

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | [`epoll`] | `epoll_create1`, `epoll_ctl`, `epoll_wait` |
 //! | [`eventfd`] | `eventfd2`, and its `read` and `write` |
+//! | [`file`] | `sendfile`, `fstat`, and `pthread_sigmask`, `sigtimedwait`, `sigpending` around it |
 //! | [`io`] | `recv`, `send`, `sendmsg` |
 //! | [`socket`] | `socket`, `bind`, `listen`, `accept4`, `connect`, `shutdown`, `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `ioctl(SIOCOUTQ)`, `fcntl(F_GETFL, F_SETFL)` |
 //! | [`affinity`] | `sched_getaffinity`, `sched_setaffinity` |
@@ -22,7 +23,7 @@
 //! | [`error`] | none: the error that names the step and keeps the errno |
 //!
 //! Files that need `unsafe` opt in at their top and give a SAFETY comment per block:
-//! `io.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
+//! `file.rs`, `io.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
 
 use std::io as std_io;
 use std::time::Duration;
@@ -35,6 +36,7 @@ pub(crate) mod epoll;
 pub(crate) mod errno;
 pub(crate) mod error;
 pub(crate) mod eventfd;
+pub(crate) mod file;
 pub(crate) mod io;
 pub(crate) mod limits;
 pub(crate) mod signal;

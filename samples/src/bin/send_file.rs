@@ -1,0 +1,168 @@
+//! Static files over HTTP, by sendfile(2): GET and HEAD, `Range: bytes=a-b`.
+//!
+//! The kernel copies from the page cache to the socket; no byte of a file passes through this process. Paths are resolved
+//! by openat2(2) with RESOLVE_BENEATH: nothing outside of the root is ever opened, neither by `..` nor by a link, and only
+//! regular files are served. A file that is not in the page cache blocks its reactor while the disk answers: for a large
+//! cold archive, move the handler to a worker (the call is the same there).
+
+use clap::Parser;
+use epoxide::{Connection, Runtime};
+use epoxide_samples::cli::ServerArgs;
+use epoxide_samples::request::{Refused, Request, head_length, range_of};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Parser, Debug)]
+#[command(about = "Serves the regular files under a directory over HTTP, with ranges, by sendfile(2).")]
+struct Args {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The directory whose files are served; `/` is its index.html.
+    #[arg(long, default_value = ".")]
+    root: PathBuf,
+}
+
+/// Bytes of a request head; more without a blank line is refused.
+const MAX_HEAD: usize = 16 * 1024;
+
+fn main() -> io::Result<()> {
+    let args = Args::parse();
+    let root = open_root(&args.root)?;
+    let mut server = Runtime::builder();
+    if args.server.reactors > 0 {
+        server.reactors(args.server.reactors);
+    }
+    server.listen(args.server.target(), move |conn| serve(conn, root.clone()));
+    let runtime = server.build()?;
+    let addr = runtime.local_addrs()[0];
+    println!(
+        "[send_file] {} reactors on {addr}, files of {}; try: curl -r 0-99 http://{addr}/FILE   (Ctrl-C drains)",
+        runtime.handles().len(),
+        args.root.display()
+    );
+    let report = runtime.run(Duration::from_secs(30))?;
+    println!("[send_file] stopped in {:?}, {} connections cut", report.took, report.cut);
+    Ok(())
+}
+
+fn open_root(root: &Path) -> io::Result<Arc<OwnedFd>> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let fd = nix::fcntl::open(root, flags, nix::sys::stat::Mode::empty()).map_err(|errno| {
+        io::Error::new(io::Error::from(errno).kind(), format!("--root {}: {errno}", root.display()))
+    })?;
+    Ok(Arc::new(fd))
+}
+
+async fn serve(mut conn: Connection, root: Arc<OwnedFd>) -> io::Result<()> {
+    let mut unparsed = Vec::new();
+    while let Some(data) = if unparsed.is_empty() { conn.read_idle() } else { conn.read() }.await? {
+        unparsed.extend_from_slice(&data);
+        drop(data);
+        while let Some(length) = head_length(&unparsed) {
+            let request = Request::parse(&unparsed[..length]);
+            unparsed.drain(..length);
+            match request {
+                Ok(request) => {
+                    answer(&mut conn, &request, &root).await?;
+                    if !request.keep_alive {
+                        return conn.shutdown().await;
+                    }
+                }
+                Err(refused) => return refuse(&mut conn, &refused, "Connection: close\r\n", false).await,
+            }
+        }
+        if unparsed.len() > MAX_HEAD {
+            return refuse(&mut conn, &Refused(431), "Connection: close\r\n", false).await;
+        }
+    }
+    Ok(())
+}
+
+/// A file of the root and its size, if it is a regular one.
+fn open(root: &OwnedFd, path: &[u8]) -> Result<(File, u64), Refused> {
+    let path = if path.is_empty() { b"index.html" } else { path };
+    // O_NONBLOCK: a FIFO without a writer would hold the reactor for ever.
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let file = openat2(root, OsStr::from_bytes(path), how).map_err(|errno| match errno {
+        Errno::EACCES | Errno::EPERM => Refused(403),
+        Errno::EMFILE | Errno::ENFILE | Errno::EAGAIN => Refused(503),
+        // EXDEV is an attempt to leave the root: it is told no more than that there is nothing.
+        _ => Refused(404),
+    })?;
+    let file = File::from(file);
+    match file.metadata() {
+        Ok(metadata) if metadata.is_file() => Ok((file, metadata.len())),
+        Ok(_) => Err(Refused(404)),
+        Err(_) => Err(Refused(503)),
+    }
+}
+
+async fn answer(conn: &mut Connection, request: &Request, root: &OwnedFd) -> io::Result<()> {
+    let (file, size) = match open(root, &request.path) {
+        Ok(found) => found,
+        Err(refused) => return refuse(conn, &refused, "", request.head_only).await,
+    };
+    let partial = match range_of(request.range.as_deref(), size) {
+        Ok(range) => range,
+        Err(refused) => {
+            return refuse(conn, &refused, &format!("Content-Range: bytes */{size}\r\n"), request.head_only).await;
+        }
+    };
+    let status = if partial.is_some() { "206 Partial Content" } else { "200 OK" };
+    let mut head = format!("HTTP/1.1 {status}\r\nAccept-Ranges: bytes\r\nContent-Type: {}\r\n", kind(&request.path));
+    if let Some(range) = &partial {
+        head += &format!("Content-Range: bytes {}-{}/{size}\r\n", range.start, range.end - 1);
+    }
+    let range = partial.unwrap_or(0..size);
+    head += &format!("Content-Length: {}\r\n\r\n", range.end - range.start);
+    conn.stage(head.as_bytes())?;
+    if request.head_only {
+        return conn.flush().await;
+    }
+    conn.send_file(OwnedFd::from(file), range).await
+}
+
+async fn refuse(conn: &mut Connection, refused: &Refused, headers: &str, head_only: bool) -> io::Result<()> {
+    let text = match refused.0 {
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        416 => "Range Not Satisfiable",
+        431 => "Request Header Fields Too Large",
+        _ => "Service Unavailable",
+    };
+    let allow = if refused.0 == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+    let body = format!("{} {text}\n", refused.0);
+    let head = format!("HTTP/1.1 {} {text}\r\n{allow}{headers}Content-Length: {}\r\n\r\n", refused.0, body.len());
+    conn.stage(head.as_bytes())?;
+    if !head_only {
+        conn.stage(body.as_bytes())?;
+    }
+    conn.flush().await
+}
+
+fn kind(path: &[u8]) -> &'static str {
+    match Path::new(OsStr::from_bytes(path)).extension().and_then(OsStr::to_str) {
+        None if path.is_empty() => "text/html; charset=utf-8",
+        Some("html" | "htm") => "text/html; charset=utf-8",
+        Some("txt" | "md" | "rs" | "toml") => "text/plain; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("json") => "application/json",
+        Some("svg") => "image/svg+xml",
+        Some("png") => "image/png",
+        Some("jpg" | "jpeg") => "image/jpeg",
+        _ => "application/octet-stream",
+    }
+}

@@ -1,0 +1,67 @@
+//! Runs a sample as a program, as a user does. State: the child. Thread class: any thread.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A sample that runs until it is stopped or dropped.
+pub struct Sample {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    pub first_line: String,
+    pub addr: SocketAddr,
+}
+
+impl Sample {
+    /// Starts it on a port of the kernel's choice and waits for its one line.
+    pub fn start(program: &str, args: &[&str]) -> Self {
+        let mut child = Command::new(program)
+            .args(["--addr", "127.0.0.1", "--port", "0", "--reactors", "2"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the sample starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("its output is piped"));
+        let mut first_line = String::new();
+        stdout.read_line(&mut first_line).expect("it says where it listens");
+        let addr = first_line
+            .split([' ', ';', ','])
+            .find_map(|word| word.parse::<SocketAddr>().ok())
+            .unwrap_or_else(|| panic!("no address in {first_line:?}"));
+        Self { child, stdout, first_line, addr }
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.addr).expect("the sample accepts");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    /// Ctrl-C; the rest of its output.
+    pub fn stop(mut self) -> String {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("it still runs");
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+        rest
+    }
+}
+
+impl Drop for Sample {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `--help` of a sample.
+pub fn help(program: &str) -> String {
+    let output = Command::new(program).arg("--help").output().expect("the sample runs");
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
