@@ -123,6 +123,12 @@ impl From<CloseReason> for io::Error {
     }
 }
 
+/// One line to standard error, where nobody may be listening any more: that must end nothing.
+pub(crate) fn complain(text: fmt::Arguments<'_>) {
+    use std::io::Write;
+    let _ = writeln!(io::stderr(), "epoxide: {text}");
+}
+
 /// Staging was refused: `asked` more bytes would exceed `limit` (`ReactorConfig::max_staged`). What was staged before
 /// is still there and the connection is usable: flush, then go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,24 +158,6 @@ impl From<StagedLimit> for io::Error {
         Self::new(io::ErrorKind::QuotaExceeded, limit)
     }
 }
-
-/// The reactor has stopped; what was to be handed over comes back.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Stopped<T = ()>(pub T);
-
-impl<T> fmt::Debug for Stopped<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stopped(..)")
-    }
-}
-
-impl<T> fmt::Display for Stopped<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the reactor has stopped")
-    }
-}
-
-impl<T> Error for Stopped<T> {}
 
 /// A hand-over to a reactor was refused; what was to be handed over comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use epoxide::{
     ConnectOptions, Connection, Draining, Flush, Incoming, JoinError, JoinHandle, ListenAddr, ListenOptions, Listener,
     ListenerId, NotReady, OnThisThread, PanicPayload, PostError, Reactor, ReactorConfig, ReactorHandle, Read, ReadHalf,
     ReadMore, ReadSlice, ReadTimeoutSuspended, Ready, ReadyGuard, RecvBuf, Reserved, Runtime, SendAll, SendOutcome,
-    SharedFlush, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, Stopped, WriteHalf, YieldNow, time,
+    SharedFlush, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, WriteHalf, YieldNow, time,
 };
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -65,7 +65,6 @@ fn what_may_cross_threads() {
         PanicPayload: yes yes,
         PostError<u8>: yes yes,
         PostError<Rc<u8>>: no no,
-        Stopped<u8>: yes yes,
         Runtime: yes yes,
         ShutdownReport: yes yes,
         Builder: yes no,

@@ -21,6 +21,7 @@ use std::os::fd::BorrowedFd;
 use bytes::Bytes;
 
 use super::spare;
+use crate::sync::quiet::quiet;
 use crate::sys;
 
 /// Bytes on their way out.
@@ -197,8 +198,9 @@ impl Outgoing {
     #[inline]
     pub(crate) fn clear(&mut self) {
         if self.front.is_some() {
-            // Mostly absent: its drop is kept out of the common path.
-            self.front = None;
+            // Mostly absent: its drop, user code perhaps, is kept out of the common path.
+            let front = self.front.take();
+            quiet(|| drop(front));
         }
         if let Some(tail) = self.tail.take() {
             spare::put(tail);
@@ -300,7 +302,9 @@ impl Outgoing {
                     front.bytes -= n;
                     return;
                 }
-                front.queue.pop_front();
+                let sent = front.queue.pop_front();
+                // The owner of the bytes may do anything when it is dropped (law 10).
+                quiet(|| drop(sent));
                 front.bytes -= len;
                 n -= len;
             }

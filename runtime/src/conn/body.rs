@@ -18,7 +18,7 @@
 //! Thread class: any thread. Laws: 1, 3, 5 (the descriptor lives in the `Arc` that every user holds), 9, 10, 11.
 
 use crate::buf::Outgoing;
-use crate::conn::deadline::Deadline;
+use crate::conn::deadline;
 use crate::conn::ending;
 use crate::conn::flush_word::{Close, FlushWord, Leave};
 use crate::conn::frames::Frames;
@@ -31,7 +31,7 @@ use crate::id::{Key, ListenerId};
 use crate::stats::Count;
 use crate::sync::limit::Place;
 use crate::sync::lock;
-use crate::sync::plain::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::plain::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sys;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -96,7 +96,7 @@ pub(crate) struct Body {
     pub(crate) home: Arc<Home>,
     reader: Mutex<Option<Waker>>,
     pub(crate) slow: Mutex<Slow>,
-    pub(crate) deadline: Mutex<Option<Box<Deadline>>>,
+    pub(crate) deadline: Mutex<deadline::Slot>,
     /// Guards that hold the read clock.
     pub(crate) suspended: AtomicU32,
     reason: OnceLock<CloseReason>,
@@ -151,7 +151,7 @@ impl Body {
             home,
             reader: Mutex::new(None),
             slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None, end: 0, lent: false, frames: None }),
-            deadline: Mutex::new(None),
+            deadline: Mutex::default(),
             suspended: AtomicU32::new(0),
             reason: OnceLock::new(),
             listener,
@@ -299,7 +299,18 @@ impl Body {
             self.free_queue();
         }
         self.wake_writer();
-        self.signal_reader(Mark::Nothing);
+        // Sticky: the Ready of this signal may go into a recv that still brings bytes, and the next read must look again.
+        self.signal_reader(Mark::Sticky);
+    }
+
+    /// The flush is over: an idle reader that waited for it while the reactor drains looks again.
+    #[cold]
+    pub(crate) fn flush_is_over(&self) {
+        // Against `drained` of the read half, which looks at the flush word after its own fence: one sees the other.
+        fence(Ordering::SeqCst);
+        if self.read.is_draining() {
+            self.signal_reader(Mark::Nothing);
+        }
     }
 
     /// Whoever may (the owner that met the end, or the closer if there is none): frees what was queued on a closed
@@ -314,14 +325,15 @@ impl Body {
     pub(crate) fn discard_queue(&self) {
         let out = lock(&self.slow).out.take();
         self.queued.fetch_sub(out.len(), Ordering::Relaxed);
-        drop(out);
+        // What it holds may be anybody's, and do anything when it is dropped.
+        run::caught(|| drop(out));
     }
 
     /// Empties the foreign waiter slots and disarms the deadline: nobody waits any more.
     pub(crate) fn forget_waiters(&self) {
         let reader = lock(&self.reader).take();
         let writer = lock(&self.slow).waiter.take();
-        let deadline = lock(&self.deadline).take();
-        drop((reader, writer, deadline));
+        drop((reader, writer));
+        deadline::clear(self);
     }
 }

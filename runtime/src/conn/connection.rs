@@ -189,7 +189,8 @@ impl Connection {
     }
 
     /// The two halves, to be used by two tasks, on two threads if need be.
-    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+    pub fn into_split(mut self) -> (ReadHalf, WriteHalf) {
+        self.write.split = true;
         (self.read, self.write)
     }
 
@@ -267,7 +268,7 @@ macro_rules! facts {
 
             /// Holds the read clock while the guard lives; afterwards it counts anew. Guards nest.
             pub fn suspend_read_timeout(&self) -> ReadTimeoutSuspended {
-                ReadTimeoutSuspended::new(self.$($body).+.clone())
+                ReadTimeoutSuspended::new(&self.$($body).+)
             }
 
             /// Waits until the reactor drains: for answers that never end by themselves.

@@ -18,8 +18,15 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-/// An armed deadline.
-pub(crate) struct Deadline {
+/// The deadline of a connection.
+#[derive(Default)]
+pub(crate) struct Slot {
+    /// Counts the settings: a look that began under an earlier one puts nothing back.
+    epoch: u32,
+    armed: Option<Box<Armed>>,
+}
+
+struct Armed {
     sleep: Sleep,
     what: &'static str,
 }
@@ -30,42 +37,62 @@ struct Alarm(Weak<Body>);
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         if let Some(body) = self.0.upgrade() {
-            check(&body);
+            look(&body);
         }
     }
 }
 
 /// Sets, moves or (with `None`) clears the deadline.
 pub(crate) fn set(body: &Arc<Body>, at: Option<Instant>, what: &'static str) {
-    let next = at.map(|at| Box::new(Deadline { sleep: time::sleep_until(at), what }));
-    let old = std::mem::replace(&mut *lock(&body.deadline), next);
+    let next = at.map(|at| Box::new(Armed { sleep: time::sleep_until(at), what }));
+    let old = {
+        let mut slot = lock(&body.deadline);
+        slot.epoch = slot.epoch.wrapping_add(1);
+        std::mem::replace(&mut slot.armed, next)
+    };
     // Its drop takes the timer's lock: not under ours.
     drop(old);
     if at.is_some() {
-        check(body);
+        look(body);
     }
 }
 
-/// Looks whether the deadline has passed, and arms its timer if not.
-fn check(body: &Arc<Body>) {
+/// Disarms it; for the end of the connection.
+pub(crate) fn clear(body: &Body) {
+    let old = {
+        let mut slot = lock(&body.deadline);
+        slot.epoch = slot.epoch.wrapping_add(1);
+        slot.armed.take()
+    };
+    drop(old);
+}
+
+/// Looks whether the deadline has passed, and arms its timer if not. The timer is polled with no lock held: it may wake
+/// at once, start a thread, wake a reactor.
+fn look(body: &Arc<Body>) {
+    let (epoch, armed) = {
+        let mut slot = lock(&body.deadline);
+        (slot.epoch, slot.armed.take())
+    };
+    // Another thread looks right now, or it was cleared.
+    let Some(mut armed) = armed else { return };
     let waker = Waker::from(Arc::new(Alarm(Arc::downgrade(body))));
-    let mut slot = lock(&body.deadline);
-    let Some(deadline) = &mut *slot else { return };
-    if body.flush.is_closed() {
-        // Both directions are over: there is nothing left to end, and no timer is kept for it.
-        let unused = slot.take();
+    if Pin::new(&mut armed.sleep).poll(&mut Context::from_waker(&waker)) == Poll::Pending {
+        let mut slot = lock(&body.deadline);
+        if slot.epoch == epoch {
+            slot.armed = Some(armed);
+            return;
+        }
         drop(slot);
-        drop(unused);
+        // Set anew or cleared meanwhile: this one is no more.
+        drop(armed);
         return;
     }
-    if Pin::new(&mut deadline.sleep).poll(&mut Context::from_waker(&waker)) == Poll::Pending {
-        return;
+    let what = armed.what;
+    drop(armed);
+    if lock(&body.deadline).epoch == epoch {
+        ran_out(body, CloseReason::Timeout(Clock::Deadline(what)));
     }
-    let what = deadline.what;
-    let passed = slot.take();
-    drop(slot);
-    drop(passed);
-    ran_out(body, CloseReason::Timeout(Clock::Deadline(what)));
 }
 
 /// A clock closes a connection: what waits on it resumes with the reason. With output under way the peer sees a reset
@@ -85,20 +112,22 @@ pub(crate) fn ran_out(body: &Body, reason: CloseReason) {
 #[derive(Debug)]
 #[must_use = "the read clock runs again when the guard is dropped"]
 pub struct ReadTimeoutSuspended {
-    body: Arc<Body>,
+    /// Weakly: a guard that is kept for long keeps no descriptor.
+    body: Weak<Body>,
 }
 
 impl ReadTimeoutSuspended {
-    pub(crate) fn new(body: Arc<Body>) -> Self {
+    pub(crate) fn new(body: &Arc<Body>) -> Self {
         body.suspended.fetch_add(1, Ordering::AcqRel);
-        Self { body }
+        Self { body: Arc::downgrade(body) }
     }
 }
 
 impl Drop for ReadTimeoutSuspended {
     fn drop(&mut self) {
+        let Some(body) = self.body.upgrade() else { return };
         // The new start first: a tick between the two must not see the old one.
-        self.body.touch(crate::exec::local::here(&self.body.home));
-        self.body.suspended.fetch_sub(1, Ordering::AcqRel);
+        body.touch(crate::exec::local::here(&body.home));
+        body.suspended.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -85,6 +85,7 @@ pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option
                 if fin {
                     send_fin(body);
                 }
+                body.flush_is_over();
                 return Drive::Done;
             }
             (Leave::Left { .. }, end) => {
@@ -121,7 +122,7 @@ pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option
 pub(crate) fn leave_closed(body: &Body) {
     body.free_queue();
     body.wake_writer();
-    body.signal_reader(Mark::Nothing);
+    body.signal_reader(Mark::Sticky);
 }
 
 /// The unsent remainder goes to the FRONT of the queue, and the waiter with it, BEFORE Flushing is left.

@@ -46,7 +46,7 @@ impl CloseHandle {
         fin_behind_queue(&body);
         // Readable from now on: recv gives what is there, then 0.
         let _ = sys::socket::shutdown_read(body.as_fd());
-        body.signal_reader(crate::conn::read_word::Mark::Nothing);
+        body.signal_reader(crate::conn::read_word::Mark::Sticky);
         body.wake_ready();
     }
 
@@ -147,8 +147,8 @@ fn why_broken(body: &Body, reader_gone: bool) -> Option<CloseReason> {
 fn half_gone(body: &Body, half: u32) {
     if body.has_ended(ends::TAKEN) {
         // Whoever took the socket ends it.
-    } else if std::thread::panicking() || local::discard() != Discard::No {
-        // A cut body must not look whole (law 6). Closed already: the other half did it.
+    } else if half == ends::WRITER_GONE && (std::thread::panicking() || local::discard() != Discard::No) {
+        // A cut body must not look whole (law 6). A reader that dies alone cuts nothing.
         if !body.flush.is_closed() {
             reset(body, CloseReason::Aborted);
         }

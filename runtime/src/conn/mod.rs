@@ -40,11 +40,15 @@ pub(crate) mod deadline;
 pub(crate) mod drive;
 pub(crate) mod ending;
 pub(crate) mod flush_word;
+#[cfg(all(test, loom))]
+mod flush_word_loom;
 pub(crate) mod frames;
 mod options;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;
 pub(crate) mod read_word;
+#[cfg(all(test, loom))]
+mod read_word_loom;
 pub(crate) mod ready_made;
 pub(crate) mod resolve;
 pub(crate) mod send_file;
@@ -54,6 +58,8 @@ pub(crate) mod shared;
 #[cfg(all(test, loom))]
 mod shared_loom;
 pub(crate) mod shared_wait;
+#[cfg(all(test, not(loom)))]
+mod stress;
 pub(crate) mod watch;
 pub(crate) mod write_half;
 pub(crate) mod write_ops;

@@ -11,7 +11,7 @@ use crate::conn::read_word::{Look, Waiter};
 use crate::error::CloseReason;
 use crate::exec::local;
 use crate::stats::Count;
-use crate::sync::plain::Ordering;
+use crate::sync::plain::{Ordering, fence};
 use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -129,6 +129,10 @@ impl ReadHalf {
                 if let Some(result) = self.try_recv(look, intent, &mut recv) {
                     return Poll::Ready(result);
                 }
+                // The Ready that was consumed may have been a drain's, from after the look.
+                if !look.is_draining() && self.body.read.look().is_draining() {
+                    continue;
+                }
             }
             if self.park(cx.waker()) {
                 return Poll::Pending;
@@ -178,7 +182,7 @@ impl ReadHalf {
             return Some(Ok(None));
         }
         // A flush in flight is a request in progress.
-        let drained = look.is_draining() && intent == Intent::Idle && body.flush.is_idle();
+        let drained = look.is_draining() && intent == Intent::Idle && self.is_flushed();
         if drained && !self.fresh {
             return Some(self.drained());
         }
@@ -204,6 +208,13 @@ impl ReadHalf {
             }
             result => self.not_received(result.map(|got| got.n)),
         }
+    }
+
+    /// Is no flush in flight? Whoever ends one looks for a draining reader after a fence of its own.
+    #[cold]
+    fn is_flushed(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.body.flush.is_idle()
     }
 
     /// An idle reader ends because its reactor drains.
@@ -234,10 +245,11 @@ impl ReadHalf {
         }
         body.home.count(Count::Reads, 1);
         if error.kind() == io::ErrorKind::WouldBlock {
-            self.more = false;
             body.home.count(Count::Eagain, 1);
-            // What was received comes before the reason (law 11), and now nothing is left.
-            return body.reason().map(|reason| Err(reason.into()));
+            // What was received comes before the reason (law 11), and now nothing is left. Every later read says the same.
+            let reason = body.reason();
+            self.more = reason.is_some();
+            return reason.map(|reason| Err(reason.into()));
         }
         body.end(CloseReason::from_io("recv", &error));
         Some(Err(self.stored_reason()))

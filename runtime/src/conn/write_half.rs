@@ -24,11 +24,13 @@ pub struct WriteHalf {
     pub(crate) staged: Outgoing,
     /// Zeroed bytes at the end of the staging buffer that [`WriteHalf::spare`] lent and nobody advanced over.
     lent: usize,
+    /// The read half may be used by another task meanwhile.
+    pub(crate) split: bool,
 }
 
 impl WriteHalf {
     pub(crate) fn new(body: Arc<Body>) -> Self {
-        Self { body: Held::new(body, ends::WRITER_GONE), staged: Outgoing::new(), lent: 0 }
+        Self { body: Held::new(body, ends::WRITER_GONE), staged: Outgoing::new(), lent: 0, split: false }
     }
 
     /// Bytes staged and not yet handed to a flush.

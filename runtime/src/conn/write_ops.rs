@@ -53,6 +53,9 @@ impl WriteHalf {
                     body.touch(here);
                     body.add_accepted(len);
                     if body.flush.finish_quiet() {
+                        if self.split {
+                            body.flush_is_over();
+                        }
                         return Poll::Ready(Ok(()));
                     }
                     Sent { bytes: 0, calls: 0, end: SendEnd::Empty }
@@ -152,10 +155,12 @@ impl WriteHalf {
         let waker = cx.waker().clone();
         let old = lock(&body.slow).waiter.replace(waker);
         drop(old);
+        // Idle before closed: whoever frees a closed queue makes the word idle, and then the bytes are not out.
+        let idle = body.flush.is_idle();
         if body.flush.is_closed() {
             return Poll::Ready(Err(self.refusal()));
         }
-        if body.flush.is_idle() {
+        if idle {
             let unused = lock(&body.slow).waiter.take();
             drop(unused);
             return Poll::Ready(Ok(()));

@@ -14,6 +14,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Reaches a reactor from any thread. Cheap to clone; does not keep the reactor running.
 #[derive(Clone)]
@@ -114,6 +115,12 @@ impl ReactorHandle {
         let (handle, run) = join::joined_call(Header::new(self.home.clone()), call);
         admission.post(Box::new(run));
         Ok(handle)
+    }
+
+    /// Drains the reactor: its listeners close once their queues are served, idle connections end, busy ones may finish
+    /// within `grace`; then it ends. Returns at once; of several requests the earliest deadline holds.
+    pub fn drain(&self, grace: Duration) {
+        self.home.drain(grace);
     }
 
     /// Ends the reactor: what it still holds is aborted. Returns at once; idempotent; also before the reactor runs.

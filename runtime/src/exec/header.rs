@@ -9,7 +9,7 @@ use crate::exec::home::{Home, Msg, Stage};
 use crate::exec::local;
 use crate::id::TaskId;
 use crate::stats::Count;
-use crate::sync::plain::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::plain::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::Arc;
 use std::task::Wake;
 
@@ -41,6 +41,8 @@ impl Header {
     /// Reactor: the task has a slot.
     pub(crate) fn set_id(&self, id: TaskId) {
         self.id.store(id.bits(), Ordering::Release);
+        // Against an abort from elsewhere, which marks, fences and looks at the id: of the two, one sees the other.
+        fence(Ordering::SeqCst);
     }
 
     /// Reactor, BEFORE the task is put into the run queue: later wakes must come again.
@@ -57,7 +59,11 @@ impl Header {
     /// Marks the task and wakes it: its own reactor drops the future. Any thread.
     pub(crate) fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
-        self.notify();
+        fence(Ordering::SeqCst);
+        if self.id() != TaskId::NONE {
+            self.notify();
+        }
+        // Without an id the task has not been polled: its first poll looks at the mark.
     }
 
     fn notify(&self) {

@@ -12,7 +12,7 @@ use crate::exec::run;
 use crate::id::{Key, TaskId};
 use crate::stats::{Count, Counts};
 use crate::sync::gate::{Gate, Refused};
-use crate::sync::plain::{AtomicBool, AtomicU8, Ordering};
+use crate::sync::plain::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::sync::wake::WakeFlag;
 use crate::sys::eventfd::WakeFd;
 use crossbeam_queue::SegQueue;
@@ -20,6 +20,7 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A closure to be run on the reactor thread. Counted by the gate.
 pub(crate) type Post = Box<dyn FnOnce() + Send>;
@@ -85,6 +86,8 @@ pub(crate) struct Home {
     wake_fd: WakeFd,
     gate: Gate,
     stage: AtomicU8,
+    /// When a drain turns into an abort: milliseconds of the coarse clock, `u64::MAX` for never. Only ever goes down.
+    drain_deadline: AtomicU64,
     /// Set by the first thread that runs the reactor: it runs once.
     started: AtomicBool,
 }
@@ -108,6 +111,7 @@ impl Home {
             wake_fd: WakeFd::new()?,
             gate: Gate::new(),
             stage: AtomicU8::new(Stage::Running as u8),
+            drain_deadline: AtomicU64::new(u64::MAX),
             started: AtomicBool::new(false),
         })
     }
@@ -174,6 +178,20 @@ impl Home {
     pub(crate) fn request(&self, stage: Stage) {
         self.stage.fetch_max(stage as u8, Ordering::AcqRel);
         self.wake();
+    }
+
+    /// Asks for a drain that ends within `grace`, or within that of an earlier request if it is sooner. Any thread; the
+    /// reactor keeps the deadline itself, so nobody has to wait for it to pass.
+    pub(crate) fn drain(&self, grace: Duration) {
+        let now = crate::sys::clock::monotonic_coarse_ms();
+        let grace = u64::try_from(grace.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        self.drain_deadline.fetch_min(now.saturating_add(grace), Ordering::AcqRel);
+        self.request(Stage::Draining);
+    }
+
+    /// When a drain turns into an abort, if one was asked for.
+    pub(crate) fn drain_deadline_ms(&self) -> Option<u64> {
+        Some(self.drain_deadline.load(Ordering::Acquire)).filter(|at| *at != u64::MAX)
     }
 
     /// True for the one caller that may run the reactor.

@@ -230,8 +230,7 @@ pub(crate) fn wake_here(home: &Home, id: TaskId) -> bool {
 pub(crate) fn wake_from_inbox(id: TaskId) {
     LOCAL.with(|local| {
         let mut tasks = local.tasks.borrow_mut();
-        // Cleared before it is served (law 16). A task that is being polled keeps its header with it and clears the
-        // bit there; wakes are not served during a poll.
+        // Cleared before it is served (law 16). No task is being polled now: each is in its slot.
         if let Some(Slot { task: Some(task), .. }) = tasks.slot(id) {
             task.header().clear_notified();
         }

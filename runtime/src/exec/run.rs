@@ -7,6 +7,7 @@ use crate::exec::local::{self, Discard, Tasks};
 use crate::exec::task::Task;
 use crate::id::TaskId;
 use crate::stats::Count;
+use crate::sync::quiet::quiet;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
@@ -77,7 +78,7 @@ fn discard(id: TaskId, task: Task, why: Discard, thrown: Option<Box<dyn Any + Se
 
 /// Runs user code (a waker, a hook, a Drop); a panic is counted and goes no further.
 pub(crate) fn caught(f: impl FnOnce()) -> bool {
-    let ok = catch_unwind(AssertUnwindSafe(f)).is_ok();
+    let ok = quiet(f);
     if !ok {
         local::count_here(Count::Panics, 1);
     }

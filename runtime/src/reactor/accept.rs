@@ -8,6 +8,7 @@ use super::Reactor;
 use crate::conn::body::Body;
 use crate::conn::connection::Connection;
 use crate::conn::read_word::Mark;
+use crate::error::complain;
 use crate::exec::header::Header;
 use crate::exec::home::Stage;
 use crate::exec::task::Task;
@@ -16,6 +17,7 @@ use crate::id::ListenerId;
 use crate::stats::{Count, Gauge};
 use crate::sync::limit::{Limit, Place};
 use crate::sys;
+use crate::sys::epoll::Epoll;
 use crate::sys::socket::UnixPath;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,8 +42,10 @@ pub(crate) struct Listener {
     limit: Option<Arc<Limit>>,
     /// Out of epoll until the tick, or until a connection closes.
     paused: bool,
-    /// One line was logged for this episode.
+    /// One line was logged for this episode, which ends with a tick without want.
     complained: bool,
+    /// Out of descriptors or memory since the last tick.
+    starved: bool,
 }
 
 impl Listener {
@@ -54,7 +58,27 @@ impl Listener {
         handler: Handler,
     ) -> Self {
         let tcp = sys::socket::is_tcp(fd.as_fd());
-        Self { fd, _path: path, id, handler, tcp, shared, limit, ready: false, paused: false, complained: false }
+        Self {
+            fd,
+            _path: path,
+            id,
+            handler,
+            tcp,
+            shared,
+            limit,
+            ready: false,
+            paused: false,
+            complained: false,
+            starved: false,
+        }
+    }
+
+    /// Out of epoll, for good.
+    pub(super) fn leave(&self, epoll: &Epoll) {
+        if !self.paused {
+            // It may be gone already; then there is nothing to leave.
+            let _ = epoll.delete(self.fd.as_fd());
+        }
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -107,7 +131,6 @@ impl Reactor {
             };
             match accept(self.listeners[index].fd.as_fd()) {
                 Accepted::Connection(fd) => {
-                    self.listeners[index].complained = false;
                     self.welcome(index, fd, places);
                 }
                 Accepted::Empty => return true,
@@ -172,12 +195,13 @@ impl Reactor {
     /// Out of descriptors or memory: level-triggered epoll would spin, so the listener leaves it until the tick.
     fn pause(&mut self, index: usize, error: &io::Error) {
         let listener = &mut self.listeners[index];
+        listener.starved = true;
         if !listener.complained {
             listener.complained = true;
-            eprintln!(
-                "epoxide: reactor {}: accept on listener {} failed: {error}; trying again every 250 ms",
+            complain(format_args!(
+                "reactor {}: accept on listener {} failed: {error}; trying again every 250 ms",
                 self.home.index, listener.id.0
-            );
+            ));
         }
         self.take_out(index);
     }
@@ -197,6 +221,14 @@ impl Reactor {
             None => None,
         };
         Some([Some(of_runtime), of_listener])
+    }
+
+    /// The tick: an episode of want ends when none was met since the last one.
+    pub(super) fn end_episodes(&mut self) {
+        for listener in &mut self.listeners {
+            listener.complained &= listener.starved;
+            listener.starved = false;
+        }
     }
 
     /// The tick, and a connection that closed: paused listeners try again, if they may accept anybody.

@@ -18,7 +18,10 @@ impl Reactor {
             if key.generation() == 0 {
                 // The eventfd is edge-triggered and never read: its job is done.
                 if event.data != WAKE_DATA {
-                    self.listeners[key.slot()].ready = true;
+                    // A listener that is gone may have left an event in this batch.
+                    if let Some(listener) = self.listeners.get_mut(key.slot()) {
+                        listener.ready = true;
+                    }
                 }
                 continue;
             }
@@ -31,6 +34,7 @@ impl Reactor {
             } else {
                 let body = entry.body.clone();
                 edge(&body, event.flags);
+                drop(body);
                 self.attend_linger(key);
             }
         }

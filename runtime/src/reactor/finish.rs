@@ -27,11 +27,12 @@ impl Reactor {
     /// Acts upon a later stage, once.
     pub(super) fn follow_stage(&mut self) {
         let asked = self.home.stage();
-        if asked >= Stage::Draining && self.stage == Stage::Running {
+        if asked == Stage::Draining && self.stage == Stage::Running {
             self.stage = Stage::Draining;
             self.begin_drain();
         }
-        if asked >= Stage::Aborting || self.stage == Stage::Draining && self.is_drained() {
+        let out_of_time = self.home.drain_deadline_ms().is_some_and(|at| self.now_ms >= at);
+        if asked >= Stage::Aborting || self.stage == Stage::Draining && (out_of_time || self.is_drained()) {
             self.stage = Stage::Aborting;
         }
     }
@@ -56,6 +57,8 @@ impl Reactor {
     /// A listener holds its handler, which may hold anything: dropped with no borrow.
     fn close_listeners(&mut self) {
         for listener in std::mem::take(&mut self.listeners) {
+            // Explicitly: a ready-made socket may live on in other hands, and would go on reporting here.
+            listener.leave(&self.epoll);
             run::caught(|| drop(listener));
         }
     }

@@ -54,6 +54,7 @@ impl Reactor {
         if body.flush.serve_owed() {
             drive::drive_as_reactor(&body);
         }
+        drop(body);
         if lingers {
             self.attend_linger(key);
         }

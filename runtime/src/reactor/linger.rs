@@ -4,11 +4,13 @@
 //! input would send RST and could destroy the last answer on the client; RFC 1122, 4.2.2.13), 16.
 
 use super::Reactor;
-use crate::conn::body::ends;
+use crate::conn::body::{Body, ends};
 use crate::conn::ending;
 use crate::error::CloseReason;
-use crate::exec::local;
+use crate::exec::home::Msg;
+use crate::exec::{local, run};
 use crate::id::Key;
+use crate::reactor::table::Entry;
 use crate::stats::Count;
 use crate::sys;
 use std::io;
@@ -31,6 +33,37 @@ pub(super) struct Linger {
     since: Option<u64>,
 }
 
+/// What is to be done with a lingering connection.
+enum Next {
+    Wait,
+    Again,
+    Close,
+}
+
+impl Linger {
+    fn look(&mut self, body: &Body, now: u64, bound: Duration) -> Next {
+        let mut again = false;
+        if !self.input_over && !body.flush.is_closed() {
+            again = discard(body, self);
+        }
+        if !body.flush.is_idle() && !body.flush.is_closed() {
+            // The send clock bounds this part; the peer may be slow.
+            self.since = None;
+            return Next::Wait;
+        }
+        let since = *self.since.get_or_insert(now);
+        let over = self.input_over
+            || body.flush.is_closed()
+            || self.discarded >= MAX_DISCARD
+            || u128::from(now.saturating_sub(since)) >= bound.as_millis();
+        match (over, again) {
+            (true, _) => Next::Close,
+            (false, true) => Next::Again,
+            (false, false) => Next::Wait,
+        }
+    }
+}
+
 impl Reactor {
     /// Both halves of a connection are gone.
     pub(super) fn begin_linger(&mut self, key: Key) {
@@ -47,36 +80,20 @@ impl Reactor {
     }
 
     /// Looks at a lingering connection after anything that may have brought it further.
+    /// The caller holds no clone of the body: its place within the limits is to be free when the slot is.
     pub(super) fn attend_linger(&mut self, key: Key) {
-        let home = self.home.clone();
-        let now = self.now_ms;
-        let Some(entry) = self.table.get_mut(key) else { return };
-        let body = Arc::clone(&entry.body);
-        let Some(linger) = &mut entry.linger else { return };
-        let mut again = false;
-        if !linger.input_over && !body.flush.is_closed() {
-            again = discard(&body, linger);
-        }
-        if !body.flush.is_idle() && !body.flush.is_closed() {
-            // The send clock bounds this part; the peer may be slow.
-            linger.since = None;
-            return;
-        }
-        let since = *linger.since.get_or_insert(now);
-        let bound = match (home.config.linger, home.config.read_timeout) {
+        let bound = match (self.home.config.linger, self.home.config.read_timeout) {
             (Duration::ZERO, _) => Duration::ZERO,
             (linger, Duration::ZERO) => linger,
             (linger, read) => linger.min(read),
         };
-        let over = linger.input_over
-            || body.flush.is_closed()
-            || linger.discarded >= MAX_DISCARD
-            || u128::from(now.saturating_sub(since)) >= bound.as_millis();
-        if over {
-            self.close(key);
-        } else if again {
+        let now = self.now_ms;
+        let Some(Entry { body, linger: Some(linger), .. }) = self.table.get_mut(key) else { return };
+        match linger.look(body, now, bound) {
+            Next::Wait => {}
+            Next::Close => self.close(key),
             // More is there than one portion: go on in the next pass.
-            home.send(crate::exec::home::Msg::LetGo(key));
+            Next::Again => self.home.send(Msg::LetGo(key)),
         }
     }
 
@@ -95,7 +112,8 @@ impl Reactor {
             // Somebody is inside a call on it, or holds the socket by another descriptor: epoll must forget it now.
             let _ = self.epoll.delete(body.as_fd());
         }
-        drop(body);
+        // The last drop of what was queued may be user code.
+        run::caught(|| drop(body));
         if self.listeners.iter().any(super::accept::Listener::is_paused) {
             self.resume_listeners();
         }
@@ -103,7 +121,7 @@ impl Reactor {
 }
 
 /// Reads and drops input. True: the portion is used up and there is more.
-fn discard(body: &crate::conn::body::Body, linger: &mut Linger) -> bool {
+fn discard(body: &Body, linger: &mut Linger) -> bool {
     let pool = crate::buf::BufPool::of_size(body.home.config.recv_buffer_size);
     let mut fill = pool.fill();
     let mut portion = 0;

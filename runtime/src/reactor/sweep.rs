@@ -68,17 +68,19 @@ impl Watch {
 pub(super) struct Sweep {
     due: u64,
     ticks: u64,
+    /// Ticks go on until this one, though nobody is connected.
+    needed_until: u64,
     cursor: usize,
 }
 
 impl Sweep {
     pub(super) fn new(now: u64) -> Self {
-        Self { due: now + TICK_MS, ticks: 0, cursor: 0 }
+        Self { due: now + TICK_MS, ticks: 0, needed_until: 0, cursor: 0 }
     }
 
     /// How long until the tick, if it is needed at all.
     pub(super) fn time_to_tick(&self, now: u64, needed: bool) -> Option<Duration> {
-        needed.then(|| Duration::from_millis(self.due.saturating_sub(now)))
+        (needed || self.ticks < self.needed_until).then(|| Duration::from_millis(self.due.saturating_sub(now)))
     }
 }
 
@@ -89,6 +91,7 @@ impl Reactor {
         }
         self.sweep.due = now + TICK_MS;
         self.sweep.ticks += 1;
+        self.end_episodes();
         self.resume_listeners();
         let slots = self.table.slots();
         let portion = slots.min(PORTION.max(slots.div_ceil(16)));
@@ -96,7 +99,11 @@ impl Reactor {
             self.sweep.cursor = if self.sweep.cursor + 1 < slots { self.sweep.cursor + 1 } else { 0 };
             self.look_at(self.sweep.cursor, now);
         }
-        if self.sweep.ticks.is_multiple_of(SHRINK_TICKS) && self.home.index == 0 {
+        if self.table.len() > 0 {
+            // Buffers that a burst left behind are seen to be unused only some ticks after it.
+            self.sweep.needed_until = self.sweep.ticks + 3 * SHRINK_TICKS;
+        }
+        if self.sweep.ticks.is_multiple_of(SHRINK_TICKS) {
             crate::buf::BufPool::shrink_all();
         }
     }
@@ -110,6 +117,7 @@ impl Reactor {
         } else if !lingers && self.read_clock_ran_out(&body, now) {
             deadline::ran_out(&body, CloseReason::Timeout(Clock::Read));
         }
+        drop(body);
         if lingers {
             self.attend_linger(key);
         }

@@ -59,11 +59,12 @@ impl Reactor {
         }
         // From this pass's time: the tick may be late by what the pass took, and the clock is read once a pass.
         let tick = self.sweep.time_to_tick(self.now_ms, self.needs_tick());
+        let drain = match self.home.drain_deadline_ms() {
+            Some(at) if self.stage == Stage::Draining => Some(Duration::from_millis(at.saturating_sub(self.now_ms))),
+            _ => None,
+        };
         let timer = self.timers.next_deadline().map(|at| at.saturating_duration_since(time::now()));
-        match (tick, timer) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [tick, timer, drain].into_iter().flatten().min()
     }
 
     /// Is there work that only this thread can have made?

@@ -5,6 +5,7 @@
 
 use crate::reactor::Ended;
 use crate::sync::lock;
+use crate::sync::quiet::quiet;
 use crate::time;
 use std::io;
 use std::sync::{Condvar, Mutex};
@@ -46,7 +47,7 @@ impl Control {
         drop(state);
         self.ended.notify_all();
         for waiter in waiters {
-            waiter.wake();
+            quiet(|| waiter.wake());
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! State: none. Thread class: any thread. Laws: 4 (all bound and listening before any accepts), 10 (hooks), 12.
 
+use crate::error::complain;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::Home;
 use crate::exec::run;
@@ -130,7 +131,7 @@ fn spawn(plan: Plan, started: Sender<io::Result<()>>) -> io::Result<thread::Join
     let index = plan.home.index;
     let name = format!("epoxide-{index}");
     let control = plan.control.clone();
-    let spawned = thread::Builder::new().name(name).spawn(move || reactor_thread(plan, &started));
+    let spawned = thread::Builder::new().name(name).spawn(move || reactor_thread(plan, started));
     spawned.map_err(|error| {
         control.reactor_ended(Ended::default(), None);
         // EAGAIN of pthread_create(3) says little by itself.
@@ -147,21 +148,35 @@ fn await_starts(starts: &Receiver<io::Result<()>>, reactors: usize) -> io::Resul
 }
 
 /// A reactor's life.
-fn reactor_thread(plan: Plan, started: &Sender<io::Result<()>>) {
+fn reactor_thread(plan: Plan, started: Sender<io::Result<()>>) {
     let Plan { home, listeners, limit, hooks, core, control } = plan;
     let handle = ReactorHandle { home: home.clone() };
-    let mut ended = Ended::default();
-    let mut fault = None;
+    // Told by its drop, whatever happens on this thread: nobody is to wait for one that is gone.
+    let mut end = Report { control, ended: Ended::default(), fault: None };
     match pin(core).inspect_err(|_| home.abandon()).and_then(|()| start(home, listeners, limit, &hooks)) {
         Err(error) => {
             let _ = started.send(Err(error));
         }
         Ok(reactor) => {
             let _ = started.send(Ok(()));
-            (ended, fault) = run_to_end(reactor, &hooks, &handle);
+            // Dropped before the loop: who waits for the starts is told of a thread that dies by a channel without senders.
+            drop(started);
+            (end.ended, end.fault) = run_to_end(reactor, &hooks, &handle);
         }
     }
-    control.reactor_ended(ended, fault);
+}
+
+/// A reactor thread's last word.
+struct Report {
+    control: Arc<Control>,
+    ended: Ended,
+    fault: Option<io::Error>,
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        self.control.reactor_ended(self.ended, self.fault.take());
+    }
 }
 
 /// The loop, the teardown and the hooks of a reactor that has started.
@@ -174,7 +189,7 @@ pub(super) fn run_to_end(mut reactor: Reactor, hooks: &Hooks, handle: &ReactorHa
     };
     let ended = catch_unwind(AssertUnwindSafe(|| reactor.teardown())).unwrap_or_default();
     if let Some(error) = &fault {
-        eprintln!("epoxide: reactor {} ended by a fault: {error}", handle.id());
+        complain(format_args!("reactor {} ended by a fault: {error}", handle.id()));
         for hook in &hooks.fault {
             run::caught(|| hook(handle, error));
         }

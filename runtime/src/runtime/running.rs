@@ -106,23 +106,14 @@ impl Runtime {
     /// Drains: listeners close once their queues are served, idle connections end, busy ones may finish. After `grace`
     /// the rest is reset and counted. Also from a task of this runtime; calls may overlap, the earliest deadline wins.
     ///
-    /// Cancel safety: the drain goes on without its deadline when the future is dropped.
+    /// Cancel safety: the drain goes on, with its deadline, when the future is dropped.
     pub fn shutdown(&self, grace: Duration) -> impl Future<Output = ShutdownReport> + Send + 'static {
-        let (homes, control) = (self.homes.clone(), self.control.clone());
+        let control = self.control.clone();
         let begun = time::now();
-        for home in &homes {
-            home.request(Stage::Draining);
-        }
+        self.drain(grace);
         async move {
-            let over =
-                std::future::poll_fn(|cx| if control.poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending });
-            let mut over = pin!(over);
-            if time::timeout(grace, over.as_mut()).await.is_err() {
-                for home in &homes {
-                    home.request(Stage::Aborting);
-                }
-                over.await;
-            }
+            std::future::poll_fn(|cx| if control.poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending })
+                .await;
             report(&control, begun)
         }
     }
@@ -132,19 +123,17 @@ impl Runtime {
     /// # Errors
     /// [`io::ErrorKind::Deadlock`] on a reactor thread, which would wait for itself: use [`shutdown`](Self::shutdown).
     pub fn shutdown_blocking(&self, grace: Duration) -> io::Result<ShutdownReport> {
-        if local::is_reactor_thread() {
-            return Err(io::Error::new(
-                io::ErrorKind::Deadlock,
-                "shutdown_blocking was called on a reactor thread, which it would wait for: use shutdown().await",
-            ));
-        }
+        refuse_reactor_thread("shutdown_blocking")?;
         let begun = time::now();
-        self.request(Stage::Draining);
-        if !self.control.wait_until(Some(time::after(begun, grace))) {
-            self.request(Stage::Aborting);
-            self.control.wait_until(None);
-        }
+        self.drain(grace);
+        self.control.wait_until(None);
         Ok(report(&self.control, begun))
+    }
+
+    fn drain(&self, grace: Duration) {
+        for home in &self.homes {
+            home.drain(grace);
+        }
     }
 
     fn request(&self, stage: Stage) {
@@ -158,6 +147,7 @@ impl Runtime {
     /// # Errors
     /// The fault of a reactor that ended without being asked to; the others are drained all the same.
     pub fn run(self, grace: Duration) -> io::Result<ShutdownReport> {
+        refuse_reactor_thread("Runtime::run")?;
         let signals = sys::signal::watch_termination()?;
         // A reactor that dies is noticed within a second; signals at once.
         while signals.wait(Some(Duration::from_secs(1)))?.is_none() {
@@ -166,12 +156,10 @@ impl Runtime {
             }
         }
         let begun = time::now();
-        self.request(Stage::Draining);
-        let deadline = Some(time::after(begun, grace));
+        self.drain(grace);
         while !self.control.is_over() {
             let step = Duration::from_millis(20);
-            let passed = deadline.is_some_and(|deadline| time::now() >= deadline);
-            if passed || signals.try_next()?.is_some() {
+            if signals.try_next()?.is_some() {
                 self.request(Stage::Aborting);
                 self.control.wait_until(None);
                 break;
@@ -185,6 +173,14 @@ impl Runtime {
     }
 }
 
+fn refuse_reactor_thread(call: &str) -> io::Result<()> {
+    if !local::is_reactor_thread() {
+        return Ok(());
+    }
+    let text = format!("{call} was called on a reactor thread, which must not wait: use shutdown().await");
+    Err(io::Error::new(io::ErrorKind::Deadlock, text))
+}
+
 fn report(control: &Control, begun: Instant) -> ShutdownReport {
     let cut = control.cut();
     ShutdownReport { cut, graceful: cut == 0, took: begun.elapsed() }
@@ -193,8 +189,8 @@ fn report(control: &Control, begun: Instant) -> ShutdownReport {
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.request(Stage::Aborting);
-        if local::is_reactor_thread() {
-            // Inside one of its own tasks, perhaps: the threads end by themselves.
+        if self.homes.iter().any(|home| local::is_here(home)) {
+            // Inside one of its own tasks: the threads end by themselves.
             return;
         }
         for thread in self.threads.drain(..) {

@@ -8,6 +8,7 @@
 
 pub(crate) mod gate;
 pub(crate) mod limit;
+pub(crate) mod quiet;
 pub(crate) mod readiness;
 pub(crate) mod wake;
 
@@ -21,7 +22,7 @@ pub(crate) mod atomic {
 
 /// std's atomics, for counts, times and marks: nothing is handed over through them alone, so no model needs them.
 pub(crate) mod plain {
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 }
 
 /// Locks, going on after a panic elsewhere: no critical section of this crate runs user code, so a poisoned lock
