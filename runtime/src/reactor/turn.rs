@@ -34,8 +34,8 @@ impl Reactor {
         self.read_inbox();
         self.accept_ready();
         self.serve_owed();
-        if self.timers.next_deadline().is_some() {
-            self.timers.fire(time::now());
+        if self.timers.next_deadline().is_some() && self.timers.fire(time::now()) > 0 {
+            self.home.counts.add_own(Count::Panics, self.timers.take_wake_panics());
         }
         self.sweep_if_due(now);
         run::batch(&mut self.batch, self.home.config.task_budget);

@@ -32,6 +32,8 @@ pub struct Builder<Kind = OnThreads> {
     pub(super) max_connections: Option<usize>,
     pub(super) listeners: Vec<ListenSpec>,
     pub(super) hooks: Hooks,
+    /// The plan was taken: what is left is empty.
+    built: bool,
     kind: PhantomData<Kind>,
 }
 
@@ -70,6 +72,7 @@ impl<Kind> Builder<Kind> {
             max_connections: None,
             listeners: Vec::new(),
             hooks: Hooks::default(),
+            built: false,
             kind: PhantomData,
         }
     }
@@ -88,13 +91,20 @@ impl Builder {
         self
     }
 
+    /// How long [`run`](Self::run) lets busy connections finish after a signal. Default 30 s.
+    pub fn grace(&mut self, grace: Duration) -> &mut Self {
+        self.grace = grace;
+        self
+    }
+
     /// Binds every address, starts every reactor, and returns once each has finished its `on_start` hooks.
     ///
     /// # Errors
     /// A configuration that cannot work (by name), an address that cannot be had, a thread that cannot be started, a
-    /// hook that failed. Nothing is left running then.
+    /// hook that failed; a second call. Nothing is left running then. The process's soft limit of descriptors is raised to
+    /// the hard one.
     pub fn build(&mut self) -> io::Result<Runtime> {
-        launch::launch(std::mem::take(self))
+        launch::launch(self.take_plan()?)
     }
 
     /// Builds, waits for SIGINT or SIGTERM, drains within [`grace`](Self::grace), and returns. A second signal aborts
@@ -114,7 +124,7 @@ impl Builder<OnThisThread> {
     /// # Errors
     /// A configuration that cannot work (by name), or an address that cannot be had.
     pub fn build(&mut self) -> io::Result<Reactor> {
-        Reactor::new(std::mem::take(self))
+        Reactor::new(self.take_plan()?)
     }
 
     /// Builds, and runs the reactor on the calling thread until it is stopped by its handle.
@@ -137,12 +147,6 @@ impl<Kind> Builder<Kind> {
     /// accepting pauses until one closes. Default: the descriptor limit less 64, at least 1.
     pub fn max_connections(&mut self, max: usize) -> &mut Self {
         self.max_connections = Some(max);
-        self
-    }
-
-    /// How long [`run`](Self::run) lets busy connections finish after a signal. Default 30 s.
-    pub fn grace(&mut self, grace: Duration) -> &mut Self {
-        self.grace = grace;
         self
     }
 
@@ -226,6 +230,17 @@ impl<Kind> Builder<Kind> {
         let id = self.next_id();
         self.listeners.push(ListenSpec::ready(id, listener.into(), listen::cloned(handler)));
         id
+    }
+
+    /// What is to run; once.
+    fn take_plan(&mut self) -> io::Result<Self> {
+        if self.built {
+            let text = "this builder has been built already: its listeners and hooks went with the first build()";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let plan = std::mem::take(self);
+        self.built = true;
+        Ok(plan)
     }
 
     fn next_id(&self) -> ListenerId {

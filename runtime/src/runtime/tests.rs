@@ -134,3 +134,24 @@ fn stopping_a_temporary_reactor_does_not_make_it_spin() {
     });
     assert!(passes < 20, "{passes} passes in 50 ms of sleep");
 }
+
+#[test]
+fn a_builder_builds_once() {
+    let mut builder = Runtime::builder();
+    builder.reactors(1);
+    assert!(builder.build().is_ok());
+    let again = builder.build().unwrap_err();
+    assert!(again.to_string().contains("built already"), "{again}");
+}
+
+#[test]
+fn a_drain_keeps_its_deadline_when_nobody_waits_for_it() {
+    let runtime = Runtime::builder().reactors(2).build().unwrap();
+    // The asking task's own reactor is drained at once; the other one is kept busy and must be cut all the same.
+    let [first, second] = &runtime.handles()[..] else { panic!("two reactors") };
+    let busy = second.spawn(std::future::pending::<()>()).unwrap();
+    let report = runtime.shutdown(Duration::from_millis(200));
+    drop(report);
+    let _ = first.spawn(async {});
+    assert!(matches!(runtime.block_on(busy), Err(crate::JoinError::Stopped)));
+}

@@ -130,8 +130,8 @@ impl Driver {
     }
 
     /// How many wake calls of this driver have panicked. The panic was caught and the pass went on.
-    pub(crate) fn wake_panics(&self) -> u64 {
-        self.wake_panics.load(Ordering::Relaxed)
+    pub(crate) fn take_wake_panics(&self) -> u64 {
+        self.wake_panics.swap(0, Ordering::Relaxed)
     }
 
     /// How many deadlines wait.

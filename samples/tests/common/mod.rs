@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// A sample that runs until it is stopped or dropped.
-pub struct Sample {
+pub(crate) struct Sample {
     child: Child,
     stdout: BufReader<ChildStdout>,
     pub first_line: String,
@@ -18,7 +18,7 @@ pub struct Sample {
 
 impl Sample {
     /// Starts it on a port of the kernel's choice and waits for its one line.
-    pub fn start(program: &str, args: &[&str]) -> Self {
+    pub(crate) fn start(program: &str, args: &[&str]) -> Self {
         let mut child = Command::new(program)
             .args(["--addr", "127.0.0.1", "--port", "0", "--reactors", "2"])
             .args(args)
@@ -36,14 +36,14 @@ impl Sample {
         Self { child, stdout, first_line, addr }
     }
 
-    pub fn connect(&self) -> TcpStream {
+    pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.addr).expect("the sample accepts");
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream
     }
 
     /// Ctrl-C; the rest of its output.
-    pub fn stop(mut self) -> String {
+    pub(crate) fn stop(mut self) -> String {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("it still runs");
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
@@ -60,7 +60,7 @@ impl Drop for Sample {
 }
 
 /// `--help` of a sample.
-pub fn help(program: &str) -> String {
+pub(crate) fn help(program: &str) -> String {
     let output = Command::new(program).arg("--help").output().expect("the sample runs");
     assert!(output.status.success());
     String::from_utf8(output.stdout).unwrap()

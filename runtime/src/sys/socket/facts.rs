@@ -15,6 +15,7 @@ pub(crate) const ESTABLISHED: u8 = 1;
 /// TCP_INFO state: gone, by a reset or after both FINs.
 pub(crate) const CLOSE: u8 = 7;
 /// TCP_INFO state: the peer's FIN has come, ours has not gone.
+#[cfg(test)]
 pub(crate) const CLOSE_WAIT: u8 = 8;
 
 /// getsockname(2). A unix socket has no such address: EAFNOSUPPORT.
