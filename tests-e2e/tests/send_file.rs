@@ -106,7 +106,7 @@ fn ranges_go_out_in_order_from_the_reactor_and_from_a_thread() {
     assert!(received == whole && ending == Ending::Eof);
     assert!(server.stats().flush_parks > 100, "vacuity: nothing ever waited");
     // The file's own position was not used.
-    let mut file = File::from(Arc::into_inner(file).map_or_else(|| panic!("somebody holds the file"), |file| file));
+    let mut file = File::from(Arc::into_inner(file).unwrap_or_else(|| panic!("somebody holds the file")));
     assert_eq!(file.stream_position().unwrap(), 5 << 20);
 }
 

@@ -184,10 +184,11 @@ fn misbehaving_clients_cost_the_others_no_frame() {
             if client == stall {
                 taken.lock().unwrap()[publisher].push(seq);
             }
-            if client == reset && seq == FRAMES / publishers / 4 {
-                if let Some(peer) = resetting.lock().unwrap().take() {
-                    peer.reset();
-                }
+            if client == reset
+                && seq == FRAMES / publishers / 4
+                && let Some(peer) = resetting.lock().unwrap().take()
+            {
+                peer.reset();
             }
         }
     });

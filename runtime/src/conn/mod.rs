@@ -37,6 +37,8 @@ pub(crate) mod connect;
 pub(crate) mod connect_addr;
 pub(crate) mod connection;
 pub(crate) mod deadline;
+#[cfg(all(test, loom))]
+mod drain_loom;
 pub(crate) mod drive;
 pub(crate) mod ending;
 pub(crate) mod flush_word;

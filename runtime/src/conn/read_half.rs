@@ -129,8 +129,9 @@ impl ReadHalf {
                 if let Some(result) = self.try_recv(look, intent, &mut recv) {
                     return Poll::Ready(result);
                 }
-                // The Ready that was consumed may have been a drain's, from after the look.
-                if !look.is_draining() && self.body.read.look().is_draining() {
+                // Nothing was there: the Ready that was consumed may have been a drain's or a flush's end's, from after
+                // the look. It ends: the next round consumes nothing unless a new Ready came.
+                if look.is_ready() {
                     continue;
                 }
             }

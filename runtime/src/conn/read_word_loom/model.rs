@@ -204,8 +204,8 @@ impl Reader {
                 if self.try_recv(s, look) {
                     return true;
                 }
-                // The Ready that was consumed may have been the drain's.
-                if s.twin() != Twin::StaleLook && !look.is_draining() && s.word.look().is_draining() {
+                // The Ready that was consumed may have been the drain's, from after the look.
+                if look.is_ready() && s.twin() != Twin::StaleLook {
                     continue;
                 }
             }
