@@ -82,9 +82,7 @@ pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option
         };
         match (leave, &sent.end) {
             (Leave::Left { fin }, SendEnd::Empty) => {
-                if fin {
-                    send_fin(body);
-                }
+                left_idle(body, fin);
                 return Drive::Done;
             }
             (Leave::Left { .. }, end) => {
@@ -114,6 +112,17 @@ pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option
                 return Drive::Closed;
             }
         }
+    }
+}
+
+/// The owner has left Flushing with everything out.
+pub(crate) fn left_idle(body: &Body, fin: bool) {
+    if fin {
+        send_fin(body);
+    }
+    if body.read.look().is_draining() {
+        // An idle read may wait for this (`FlushWord::idle_or_ask`).
+        body.signal_reader(Mark::Nothing);
     }
 }
 

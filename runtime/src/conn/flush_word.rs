@@ -11,6 +11,7 @@
 //!                    Owed      out of budget; the reactor claims the flush from the back of its queue
 //! bit  3     closed  nothing is sent any more: the queue is freed by the owner, or by the closer if there is none
 //! bit  4     fin     FIN goes out when the queue is empty
+//! bit  5     asked   a drain waits for Idle: whoever leaves for it looks whom to tell
 //! ```
 //! | event             | Idle             | Flushing        | Again         | Blocked      | Owed         |
 //! |-------------------|------------------|-----------------|---------------|--------------|--------------|
@@ -39,6 +40,7 @@ const OWED: u32 = 4;
 const STATE: u32 = 7;
 const CLOSED: u32 = 1 << 3;
 const FIN: u32 = 1 << 4;
+const ASKED: u32 = 1 << 5;
 
 /// What a writer does after it appended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,7 +122,7 @@ impl FlushWord {
             match w & STATE {
                 _ if w & CLOSED != 0 => (w, Leave::Closed),
                 AGAIN => (w & !STATE | FLUSHING, Leave::Again),
-                _ => (w & !STATE | IDLE, Leave::Left { fin: w & FIN != 0 }),
+                _ => (w & !(STATE | ASKED) | IDLE, Leave::Left { fin: w & FIN != 0 }),
             }
         })
     }
@@ -192,13 +194,19 @@ impl FlushWord {
 
     /// Whoever freed the queue of a closed connection.
     pub(crate) fn left_closed(&self) {
-        self.step(|w| (w & !STATE | IDLE, ()));
+        self.step(|w| (w & !(STATE | ASKED) | IDLE, ()));
     }
 
     /// Nothing queued and nobody sends (or the connection is closed and its queue is freed).
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.0.load(Ordering::Acquire) & STATE == IDLE
+    }
+
+    /// A reader that a drain ends once the word is idle: is it? If not, whoever makes it so takes the slow way out
+    /// ([`finish_quiet`](Self::finish_quiet) fails) and tells the reader. To be asked BEFORE it parks.
+    pub(crate) fn idle_or_ask(&self) -> bool {
+        self.step(|w| if w & STATE == IDLE { (w, true) } else { (w | ASKED, false) })
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -268,8 +276,12 @@ mod tests {
                 assert_eq!(after(before, FlushWord::fin), (state | FIN, before == IDLE), "fin in {name}");
                 let close = if owner(state) { Close::OwnerFrees } else { Close::Free };
                 assert_eq!(after(before, FlushWord::close), (before | CLOSED, close), "close in {name}");
+                let asked = if state == IDLE { (before, true) } else { (before | ASKED, false) };
+                assert_eq!(after(before, FlushWord::idle_or_ask), asked, "idle_or_ask in {name}");
                 if owner(state) {
                     let again = state == AGAIN;
+                    assert!(!after(before | ASKED, FlushWord::finish_quiet).1, "who asked is passed by");
+                    assert_eq!(after(before | ASKED, FlushWord::finish).0 & ASKED != 0, again);
                     let leave =
                         |to: u32, fin: bool| if again { (FLUSHING, Leave::Again) } else { (to, Leave::Left { fin }) };
                     let (to, out) = leave(IDLE, fin != 0);

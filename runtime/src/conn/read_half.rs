@@ -178,7 +178,7 @@ impl ReadHalf {
             return Some(Ok(None));
         }
         // A flush in flight is a request in progress.
-        let drained = look.is_draining() && intent == Intent::Idle && body.flush.is_idle();
+        let drained = look.is_draining() && intent == Intent::Idle && body.flush.idle_or_ask();
         if drained && !self.fresh {
             return Some(self.drained());
         }

@@ -6,6 +6,7 @@
 
 use crate::conn::flush_word::{Close, FlushWord, Kick, Leave};
 use crate::conn::frames::{END, Frames};
+use crate::conn::read_word::{Mark, ReadWord, Waiter};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -371,4 +372,60 @@ fn loom_twin_shared_send_behind_the_fin() {
 #[should_panic(expected = "the owner has lost its word")]
 fn loom_twin_shared_a_refused_writer_leaves_the_word() {
     senders_and_end(Twin::RefusedLeavesTheWord, false, 3);
+}
+
+/// A drain meets a flush in flight on another thread: the idle read parks, and is told when the flush is over.
+fn drain(asks: bool) {
+    loom::model(move || {
+        let words = Arc::new((FlushWord::new(), ReadWord::new(false), AtomicBool::new(false)));
+        let tell = |words: &(FlushWord, ReadWord, AtomicBool), mark| {
+            if words.1.signal(mark).is_some() {
+                words.2.store(true, Ordering::Release);
+            }
+        };
+        let writer = words.clone();
+        let writer = thread::spawn(move || {
+            assert!(writer.0.claim());
+            if !writer.0.finish_quiet() {
+                assert!(matches!(writer.0.finish(), Leave::Left { .. }));
+                if writer.1.look().is_draining() {
+                    tell(&writer, Mark::Nothing);
+                }
+            }
+        });
+        let reactor = words.clone();
+        let reactor = thread::spawn(move || tell(&reactor, Mark::Draining));
+        let (flush, read, woken) = &*words;
+        // The reader polls until it is drained or parked.
+        let parked = loop {
+            let look = read.look();
+            if look.is_draining() && if asks { flush.idle_or_ask() } else { flush.is_idle() } {
+                break false;
+            }
+            if look.is_ready() {
+                read.consume();
+            }
+            if read.park(Waiter::Foreign) {
+                break true;
+            }
+        };
+        writer.join().unwrap();
+        reactor.join().unwrap();
+        assert!(!parked || woken.load(Ordering::Acquire), "the drained reader is left behind");
+        // Woken by the drain's own signal it looks again, and may have to be told once more.
+        if parked && !flush.idle_or_ask() {
+            panic!("the flush is over and the word is not idle");
+        }
+    });
+}
+
+#[test]
+fn loom_shared_drain_is_told_when_the_flush_is_over() {
+    drain(true);
+}
+
+#[test]
+#[should_panic(expected = "left behind")]
+fn loom_twin_shared_drain_that_does_not_ask() {
+    drain(false);
 }
