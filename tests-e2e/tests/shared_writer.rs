@@ -187,6 +187,9 @@ fn misbehaving_clients_cost_the_others_no_frame() {
             if client == reset && seq == FRAMES / publishers / 4 {
                 if let Some(peer) = resetting.lock().unwrap().take() {
                     peer.reset();
+                    // The reactor sees it without a send; this thread's next frames come after it.
+                    let gone = || writers[reset].close_reason().is_some();
+                    assert!(wait_until(HANG, gone), "the reset is not seen");
                 }
             }
         }

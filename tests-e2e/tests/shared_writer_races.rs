@@ -207,6 +207,89 @@ fn sends_against_reset_and_the_peers_leave() {
     assert_entered(&theirs);
 }
 
+/// A drain while threads send without a pause: idle readers end although flushes are in flight, what was accepted is
+/// delivered, and a writer that somebody keeps holds nothing up.
+#[test]
+fn sends_against_a_drain() {
+    let case = Case::start_rounds();
+    let windows = Windows::default();
+    for round in 0..rounds() / 20 {
+        let (writers, shared) = channel();
+        let server = Server::start(&case, |b| {
+            b.listen(loopback(), move |connection: Connection| {
+                let writers = writers.clone();
+                async move {
+                    let limits =
+                        SharedLimits { bytes: 256 << 10, half_open: round % 2 == 0, ..SharedLimits::default() };
+                    let (mut reader, writer) = connection.into_shared(limits);
+                    let _ = writers.send(writer);
+                    while reader.read_idle().await?.is_some() {}
+                    io::Result::Ok(())
+                }
+            });
+        });
+        let readers: Vec<_> = (0..6)
+            .map(|_| {
+                let mut peer = Peer::connect(server.addr());
+                std::thread::spawn(move || peer.read_to_end(HANG))
+            })
+            .collect();
+        let writers: Vec<SharedWriter> = (0..6).map(|_| shared.recv_timeout(HANG).unwrap()).collect();
+        let accepted: [AtomicUsize; 6] = Default::default();
+        let begun = epoxide_tests_e2e::Gate::new();
+        std::thread::scope(|scope| {
+            for publisher in 0..2 {
+                let (writers, accepted, windows, begun) = (&writers, &accepted, &windows, begun.clone());
+                scope.spawn(move || {
+                    let mut open = [true; 6];
+                    for seq in 0.. {
+                        for (i, writer) in writers.iter().enumerate() {
+                            if !open[i] {
+                                continue;
+                            }
+                            match writer.send(frame(publisher, seq % 100, 700)) {
+                                SendOutcome::Refused(Refusal::Closed(_), _) => {
+                                    windows.refused.fetch_add(1, Ordering::Relaxed);
+                                    open[i] = false;
+                                }
+                                SendOutcome::Refused(..) => _ = windows.blocked.fetch_add(1, Ordering::Relaxed),
+                                _ => _ = accepted[i].fetch_add(1, Ordering::Relaxed),
+                            }
+                        }
+                        if seq == 100 {
+                            begun.open();
+                        }
+                        if open == [false; 6] {
+                            break;
+                        }
+                    }
+                });
+            }
+            assert!(begun.wait_blocking(HANG));
+            let report = server.stop(HANG).unwrap();
+            assert!(report.graceful && report.cut == 0, "round {round}: {report:?}");
+        });
+        // All writers are still held here.
+        for reader in readers {
+            let (received, ending) = reader.join().unwrap();
+            let (frames, cut) = parse(&received);
+            let count: usize = frames.iter().map(Vec::len).sum();
+            windows.accepted.fetch_add(count, Ordering::Relaxed);
+            assert_eq!((ending, cut), (Ending::Eof, 0), "round {round}");
+        }
+        let total: usize = accepted.iter().map(|n| n.load(Ordering::Relaxed)).sum();
+        windows.middle.fetch_add(total, Ordering::Relaxed);
+        assert!(writers.iter().all(|writer| writer.close_reason() == Some(epoxide::CloseReason::Draining)));
+    }
+    assert_eq!(
+        windows.accepted.load(Ordering::Relaxed),
+        windows.middle.load(Ordering::Relaxed),
+        "accepted and delivered"
+    );
+    assert!(windows.refused.load(Ordering::Relaxed) > 0);
+    eprintln!("windows: {windows:?}");
+}
+
 /// The runtime stops under the senders' feet: every send returns, every wait ends.
 #[test]
 fn sends_against_stop() {

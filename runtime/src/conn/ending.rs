@@ -9,6 +9,7 @@ use crate::conn::shared;
 use crate::error::CloseReason;
 use crate::exec::home::{Msg, Stage};
 use crate::exec::local::{self, Discard};
+use crate::sync::atomic::fence;
 use crate::sync::plain::Ordering;
 use crate::sys;
 use std::fmt;
@@ -104,12 +105,14 @@ impl Drop for Held {
 pub(crate) fn peer_edge(body: &Body, half: bool, hung_up: bool) {
     let bits = if half { ends::PEER_HALF } else { 0 } | if hung_up { ends::HUNG_UP } else { 0 };
     body.ends.fetch_or(bits, Ordering::AcqRel);
-    end_if_peer_is_gone(body);
+    end_if_nobody_is_left(body);
 }
 
-/// A shared writer learns of the peer's end without sending: by a reset at once, and by the FIN when nobody reads and it
-/// is not half-open. To be called after any bit of `ends` was set that this depends on: of two setters one sees both.
-pub(crate) fn end_if_peer_is_gone(body: &Body) {
+/// A shared writer learns of the end without sending: by the peer's reset at once; when nobody reads, by its FIN unless it
+/// is half-open, and by a drain. To be called after anything was set that this depends on: of two setters one sees both.
+pub(crate) fn end_if_nobody_is_left(body: &Body) {
+    // The drain's mark is in another word than these bits.
+    fence(Ordering::SeqCst);
     let bits = body.ends.load(Ordering::Acquire);
     let has = |bit| bits & bit != 0;
     if !has(ends::SHARED) {
@@ -119,11 +122,14 @@ pub(crate) fn end_if_peer_is_gone(body: &Body) {
         has(ends::HUNG_UP) && (!body.tcp || matches!(sys::socket::tcp_state(body.as_fd()), Ok(sys::socket::CLOSE)));
     if broken && let Some(reason) = why_broken(body, has(ends::READER_GONE)) {
         body.end(reason);
-    } else if has(ends::READER_GONE) && has(ends::PEER_FIN | ends::PEER_HALF) && !shared::is_half_open(body) {
-        // What was accepted still goes out: the peer may be reading.
-        body.store_reason(CloseReason::PeerFin);
-        fin_behind_queue(body);
-        body.wake_ready();
+    } else if has(ends::READER_GONE) {
+        let drains = body.read.look().is_draining();
+        if drains || has(ends::PEER_FIN | ends::PEER_HALF) && !shared::is_half_open(body) {
+            // What was accepted still goes out: the peer may be reading.
+            body.store_reason(if drains { CloseReason::Draining } else { CloseReason::PeerFin });
+            fin_behind_queue(body);
+            body.wake_ready();
+        }
     }
 }
 
@@ -150,7 +156,7 @@ fn half_gone(body: &Body, half: u32) {
     }
     let before = body.ends.fetch_or(half, Ordering::AcqRel);
     if half == ends::READER_GONE {
-        end_if_peer_is_gone(body);
+        end_if_nobody_is_left(body);
     }
     if (before | half) & (ends::READER_GONE | ends::WRITER_GONE) == ends::READER_GONE | ends::WRITER_GONE {
         let_go(body);

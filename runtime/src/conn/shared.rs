@@ -123,7 +123,7 @@ impl WriteHalf {
         let writer = SharedWriter { core: Arc::new(Core { body, limits }) };
         // Staged bytes are a promise already: they do not wait for the first frame.
         let _ = writer.kick();
-        ending::end_if_peer_is_gone(&writer.core.body);
+        ending::end_if_nobody_is_left(&writer.core.body);
         writer
     }
 }

@@ -28,8 +28,8 @@ impl SharedWriter {
         SharedFlush { writer: self, wait: Wait::new(self.body(), ticket) }
     }
 
-    /// Waits for the end of the connection and gives its reason: a reset, a close or stop on this side, the peer's FIN
-    /// unless somebody reads or the limits say `half_open`. From then on frames are refused; what was accepted before may
+    /// Waits for the end of the connection and gives its reason: a reset, a close or stop on this side; when nobody reads,
+    /// also a drain, and the peer's FIN unless the limits say `half_open`. From then on frames are refused; what was accepted before may
     /// still be on its way.
     ///
     /// # Cancel safety

@@ -4,6 +4,8 @@
 //! and flushes all resolve, at any race), 6 (what is cut is reset), 10.
 
 use super::Reactor;
+use super::table::Entry;
+use crate::conn::body::ends;
 use crate::conn::ending;
 use crate::conn::read_word::Mark;
 use crate::error::CloseReason;
@@ -16,6 +18,13 @@ use crate::stats::Gauge;
 pub(crate) struct Ended {
     /// Connections that were cut.
     pub(crate) cut: usize,
+}
+
+/// Is nothing more to be sent? Lingering, or a shared writer that a drain ended and that somebody still holds.
+fn is_out(entry: &Entry) -> bool {
+    let body = &entry.body;
+    let ended = body.has_ended(ends::SHARED) && body.has_ended(ends::READER_GONE) && body.flush.is_over();
+    body.flush.is_idle() && (entry.linger.is_some() || ended)
 }
 
 impl Reactor {
@@ -48,6 +57,7 @@ impl Reactor {
             if let Some((_, entry)) = self.table.at(index) {
                 let body = entry.body.clone();
                 body.signal_reader(Mark::Draining);
+                ending::end_if_nobody_is_left(&body);
             }
         }
     }
@@ -61,10 +71,7 @@ impl Reactor {
 
     /// Only connections whose output is out are left, if any.
     fn is_drained(&self) -> bool {
-        self.table.len() == self.table.lingering()
-            && (0..self.table.slots())
-                .filter_map(|index| self.table.at(index))
-                .all(|(_, entry)| entry.body.flush.is_idle())
+        (0..self.table.slots()).filter_map(|index| self.table.at(index)).all(|(_, entry)| is_out(entry))
     }
 
     /// Ends everything. Afterwards the home says Stopped and nothing is left in it.
@@ -80,8 +87,8 @@ impl Reactor {
         self.timers.shutdown();
         for index in 0..self.table.slots() {
             let Some((key, entry)) = self.table.at(index) else { continue };
-            let (body, lingers) = (entry.body.clone(), entry.linger.is_some());
-            if !(lingers && body.flush.is_idle()) {
+            let (body, lingers, out) = (entry.body.clone(), entry.linger.is_some(), is_out(entry));
+            if !out {
                 ended.cut += usize::from(body.reason().is_none() || !lingers);
                 ending::reset(&body, CloseReason::Aborted);
             }

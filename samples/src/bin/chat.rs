@@ -52,6 +52,7 @@ impl Room {
         change(Arc::make_mut(&mut members));
     }
 
+    /// The others are told once the newcomer hears them.
     fn join(&self, writer: SharedWriter) -> u64 {
         let name = self.names.fetch_add(1, Ordering::Relaxed) + 1;
         let _ = writer.send(format!("* you are guest {name} of {}\n", self.members().len() + 1));
