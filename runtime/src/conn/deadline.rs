@@ -76,6 +76,10 @@ fn look(body: &Arc<Body>) {
     };
     // Another thread looks right now, or it was cleared.
     let Some(mut armed) = armed else { return };
+    if body.flush.is_closed() {
+        // Both directions are over: there is nothing left to end, and no timer is looked for (the reactor may be gone).
+        return;
+    }
     let waker = Waker::from(Arc::new(Alarm(Arc::downgrade(body))));
     if Pin::new(&mut armed.sleep).poll(&mut Context::from_waker(&waker)) == Poll::Pending {
         let mut slot = lock(&body.deadline);

@@ -31,4 +31,21 @@ mod tests {
         assert!(coarse >= 8, "{coarse}");
         assert!(coarse <= fine.as_millis() as u64 + 12, "{coarse} {fine:?}");
     }
+    /// UCL-01: each reading lies between two of the kernel's own clock, until twenty ticks were crossed.
+    #[test]
+    fn every_reading_lies_between_two_of_the_kernel_s() {
+        let kernel = || {
+            let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
+            now.tv_sec() as u64 * 1000 + now.tv_nsec() as u64 / 1_000_000
+        };
+        let begun = Instant::now();
+        let (mut ticks, mut last) = (0, kernel());
+        while ticks < 20 {
+            let (before, ours, after) = (kernel(), monotonic_coarse_ms(), kernel());
+            assert!(before <= ours && ours <= after, "{before} {ours} {after}");
+            ticks += u32::from(after != last);
+            last = after;
+            assert!(begun.elapsed() < Duration::from_secs(20), "vacuity: only {ticks} ticks in 20 s");
+        }
+    }
 }

@@ -1,0 +1,57 @@
+//! One small workload, N times, on one runtime: `micro RUNTIME WORKLOAD N`. Run under callgrind with two counts, the
+//! difference is what one costs. The workloads are the same code for every runtime; only the calls in `rt` differ.
+//!
+//! State: none. Thread class: the main thread, and one more in `cross`.
+
+mod cases;
+mod rt;
+
+use rt::{AsyncExecutor, Epoxide, Rt, Tokio};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: micro {epoxide|tokio|async-executor} {empty|spawn|yield|wake|cross|churn|batch|due} N";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [runtime, workload, n] = &args[..] else {
+        eprintln!("{USAGE}");
+        return ExitCode::FAILURE;
+    };
+    let Ok(n) = n.parse() else {
+        eprintln!("{USAGE}");
+        return ExitCode::FAILURE;
+    };
+    let known = match runtime.as_str() {
+        "epoxide" => run::<Epoxide>(workload, n) || timers::<Epoxide>(workload, n),
+        "tokio" => run::<Tokio>(workload, n) || timers::<Tokio>(workload, n),
+        "async-executor" => run::<AsyncExecutor>(workload, n),
+        _ => false,
+    };
+    if known {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("{USAGE}\nasync-executor has no timers");
+    ExitCode::FAILURE
+}
+
+fn run<R: Rt>(workload: &str, n: u64) -> bool {
+    match workload {
+        "empty" => R::block_on(async {}),
+        "spawn" => R::block_on(cases::spawn::<R>(n)),
+        "yield" => R::block_on(cases::yields::<R>(n)),
+        "wake" => R::block_on(cases::wake::<R>(n)),
+        "cross" => R::block_on(cases::cross::<R>(n)),
+        _ => return false,
+    }
+    true
+}
+
+fn timers<R: rt::Timers>(workload: &str, n: u64) -> bool {
+    match workload {
+        "churn" => R::block_on(cases::churn::<R>(n)),
+        "batch" => R::block_on(cases::batch::<R>(n)),
+        "due" => R::block_on(cases::due::<R>(n)),
+        _ => return false,
+    }
+    true
+}
