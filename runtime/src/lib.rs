@@ -47,6 +47,7 @@ mod stats;
 mod sync;
 mod sys;
 pub mod time;
+pub mod workers;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

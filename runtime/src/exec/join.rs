@@ -6,7 +6,9 @@
 
 use crate::exec::header::Header;
 use crate::exec::local::{self, Discard};
+use crate::exec::run;
 use crate::sync::lock;
+use crate::sync::plain::{AtomicBool, Ordering};
 use pin_project_lite::pin_project;
 use std::any::Any;
 use std::error::Error;
@@ -22,8 +24,11 @@ pub enum JoinError {
     Panic(PanicPayload),
     /// It was aborted.
     Aborted,
-    /// Its reactor stopped before it was done.
+    /// Its reactor, or the pool that it was given to, stopped before it was done.
     Stopped,
+    /// The blocking pool was full, so that it was never taken: see
+    /// [`SubmitError::PoolFull`](crate::workers::SubmitError::PoolFull).
+    PoolFull,
 }
 
 impl fmt::Debug for JoinError {
@@ -32,6 +37,7 @@ impl fmt::Debug for JoinError {
             Self::Panic(_) => write!(f, "Panic({:?})", self.to_string()),
             Self::Aborted => f.write_str("Aborted"),
             Self::Stopped => f.write_str("Stopped"),
+            Self::PoolFull => f.write_str("PoolFull"),
         }
     }
 }
@@ -41,7 +47,11 @@ impl fmt::Display for JoinError {
         match self {
             Self::Panic(payload) => write!(f, "the task panicked: {}", payload.text()),
             Self::Aborted => f.write_str("the task was aborted"),
-            Self::Stopped => f.write_str("the task's reactor stopped before it was done"),
+            Self::Stopped => f.write_str("the reactor or pool of the task stopped before it was done"),
+            Self::PoolFull => f.write_str(
+                "the blocking pool took no more jobs (WorkersConfig::max_blocking, max_overflow): \
+                 raise a limit, or use Workers::spawn_blocking, which gives the job back",
+            ),
         }
     }
 }
@@ -140,16 +150,42 @@ impl<T> Future for JoinHandle<T> {
 }
 
 /// Aborts a task, from any thread, any number of times.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct AbortHandle {
-    header: Arc<Header>,
+    target: Target,
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortHandle").finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
+enum Target {
+    /// A task of a reactor.
+    Task(Arc<Header>),
+    /// A task or job of a pool.
+    Pooled(Arc<dyn Abort>),
+    /// It never was one.
+    Nothing,
+}
+
+/// What a pool does to abort one of its tasks or jobs. Any thread; only marks.
+pub(crate) trait Abort: Send + Sync {
+    fn abort(&self);
 }
 
 impl AbortHandle {
-    /// Marks the task: its own reactor drops the future, soon, on its own thread. Connections that the future holds
-    /// are reset (a cut response must not look whole). A task that is done already is left alone.
+    /// Marks the task: its own reactor, or a worker of its pool, drops the future, soon, on its own thread. Connections
+    /// that the future holds are reset (a cut response must not look whole). A task that is done already is left
+    /// alone, and so is a blocking job that has begun: nothing can interrupt it.
     pub fn abort(&self) {
-        self.header.abort();
+        match &self.target {
+            Target::Task(header) => header.abort(),
+            Target::Pooled(pooled) => pooled.abort(),
+            Target::Nothing => {}
+        }
     }
 }
 
@@ -246,8 +282,25 @@ impl<M: FnOnce() -> F, F: Future> Future for Made<M, F> {
 }
 
 fn pair<T>(header: Arc<Header>) -> (JoinHandle<T>, Completer<T>) {
+    pair_for(Target::Task(header))
+}
+
+fn pair_for<T>(target: Target) -> (JoinHandle<T>, Completer<T>) {
     let shared = Arc::new(Shared(Mutex::new(Cell { result: None, waiter: None, settled: false })));
-    (JoinHandle { shared: shared.clone(), abort: AbortHandle { header } }, Completer { shared })
+    (JoinHandle { shared: shared.clone(), abort: AbortHandle { target } }, Completer { shared })
+}
+
+/// As [`joined`], for a future that a pool polls.
+pub(crate) fn joined_in_pool<F: Future>(abort: Arc<dyn Abort>, future: F) -> (JoinHandle<F::Output>, Joined<F>) {
+    let (handle, completer) = pair_for(Target::Pooled(abort));
+    (handle, Joined { future, completer })
+}
+
+/// The handle of what was refused.
+pub(crate) fn settled<T>(error: JoinError) -> JoinHandle<T> {
+    let (handle, completer) = pair_for(Target::Nothing);
+    lock(&completer.shared.0).result = Some(Err(error));
+    handle
 }
 
 /// Splits a closure into a handle and the call to be posted; a panic goes to the handle.
@@ -260,4 +313,69 @@ pub(crate) fn joined_call<T>(header: Arc<Header>, call: impl FnOnce() -> T) -> (
         drop(completer);
     };
     (handle, run)
+}
+
+/// A closure for a pool of threads. Dropping it unrun settles its handle by the thread's discard reason, like a task.
+pub(crate) trait Job: Send {
+    /// Runs it, unless it was aborted. `finished` is told whether it panicked, before the handle settles.
+    fn run(self: Box<Self>, finished: &mut dyn FnMut(bool));
+}
+
+struct PoolJob<C, T> {
+    // Dropped in this order: what the closure held is released before the handle settles.
+    call: C,
+    completer: Completer<T>,
+    mark: Arc<Mark>,
+}
+
+struct Mark(AtomicBool);
+
+impl Abort for Mark {
+    fn abort(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl<C, T> Job for PoolJob<C, T>
+where
+    C: FnOnce() -> T + Send,
+    T: Send,
+{
+    fn run(self: Box<Self>, finished: &mut dyn FnMut(bool)) {
+        if self.mark.0.load(Ordering::Acquire) {
+            finished(false);
+            return discarding(Discard::Aborted, || drop(self));
+        }
+        let Self { call, completer, .. } = *self;
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(JoinError::Panic);
+        finished(result.is_err());
+        lock(&completer.shared.0).result = Some(result);
+        run::caught(|| drop(completer));
+    }
+}
+
+/// Splits a closure into a handle and the job to be queued.
+pub(crate) fn joined_job<C, T>(call: C) -> (JoinHandle<T>, Box<dyn Job>)
+where
+    C: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let mark = Arc::new(Mark(AtomicBool::new(false)));
+    let (handle, completer) = pair_for(Target::Pooled(mark.clone()));
+    (handle, Box::new(PoolJob { call, completer, mark }))
+}
+
+/// Drops what a pool gives up, telling what it holds why (law 6). On any thread, also while that thread discards
+/// something else.
+pub(crate) fn discarding(why: Discard, drop_it: impl FnOnce()) {
+    discarding_thrown(why, None, drop_it);
+}
+
+/// The same for what threw `payload`.
+pub(crate) fn discarding_thrown(why: Discard, payload: Option<Box<dyn Any + Send>>, drop_it: impl FnOnce()) {
+    let before = local::discard();
+    let thrown = local::set_discard(why, payload);
+    run::caught(drop_it);
+    let unclaimed = local::set_discard(before, thrown);
+    run::caught(|| drop(unclaimed));
 }

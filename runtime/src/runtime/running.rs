@@ -3,6 +3,7 @@
 //! State: the homes, the threads, the control record. Thread class: any thread. Laws: 12, section "drain".
 
 use crate::conn::address::Address;
+use crate::exec::ambient::{self, Class};
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::{Home, Stage};
 use crate::exec::local;
@@ -28,13 +29,16 @@ use std::time::{Duration, Instant};
 pub struct ShutdownReport {
     /// Connections that were cut: still busy at the deadline, or still sending.
     pub cut: usize,
-    /// Everything that was in progress finished within the grace.
+    /// Blocking jobs that still run: nothing can interrupt them, so their threads are left behind.
+    pub jobs_running: usize,
+    /// Everything that was in progress finished within the grace, blocking jobs included.
     pub graceful: bool,
     /// How long it took.
     pub took: Duration,
 }
 
-/// Reactors that run. Dropping it stops them and joins their threads.
+/// Reactors that run. Dropping it stops them and their workers and joins the threads, except those whose blocking job
+/// still runs.
 pub struct Runtime {
     homes: Vec<Arc<Home>>,
     addrs: Vec<Address>,
@@ -97,16 +101,18 @@ impl Runtime {
     /// Runs a future on the calling thread while the reactors run on theirs.
     ///
     /// # Panics
-    /// On a reactor thread, which must not block.
+    /// On a reactor thread or an async worker, which must not block.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         single::park_on(future)
     }
 
     /// Drains: listeners close once their queues are served, idle connections end, busy ones may finish. After `grace`
-    /// the rest is reset and counted. Also from a task of this runtime; calls may overlap, the earliest deadline wins.
+    /// the rest is reset and counted. Then the [workers](crate::workers) stop: tasks are dropped, blocking jobs have
+    /// what is left of the grace. Also from a task of this runtime; calls may overlap, the earliest deadline wins.
     ///
-    /// Cancel safety: the drain goes on without its deadline when the future is dropped.
+    /// Cancel safety: the drain goes on without its deadline when the future is dropped. A task of this runtime ends
+    /// with its reactor or worker, so that it does not see the end.
     pub fn shutdown(&self, grace: Duration) -> impl Future<Output = ShutdownReport> + Send + 'static {
         let (homes, control) = (self.homes.clone(), self.control.clone());
         let begun = time::now();
@@ -123,6 +129,13 @@ impl Runtime {
                 }
                 over.await;
             }
+            let pools = &control.pools;
+            pools.close();
+            let left = time::after(begun, grace).saturating_duration_since(time::now());
+            if time::timeout(left, pools.over()).await.is_err() {
+                pools.abort();
+                pools.workers_over().await;
+            }
             report(&control, begun)
         }
     }
@@ -130,19 +143,26 @@ impl Runtime {
     /// The same, blocking the calling thread.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Deadlock`] on a reactor thread, which would wait for itself: use [`shutdown`](Self::shutdown).
+    /// [`io::ErrorKind::Deadlock`] on a reactor thread, on an async worker, and in a blocking job of this runtime, which
+    /// would wait for itself: use [`shutdown`](Self::shutdown).
     pub fn shutdown_blocking(&self, grace: Duration) -> io::Result<ShutdownReport> {
-        if local::is_reactor_thread() {
+        if self.must_not_wait_here() || self.control.pools.is_own_thread() {
             return Err(io::Error::new(
                 io::ErrorKind::Deadlock,
-                "shutdown_blocking was called on a reactor thread, which it would wait for: use shutdown().await",
+                "shutdown_blocking was called on a thread that it would wait for: use shutdown().await",
             ));
         }
         let begun = time::now();
+        let deadline = time::after(begun, grace);
         self.request(Stage::Draining);
-        if !self.control.wait_until(Some(time::after(begun, grace))) {
+        if !self.control.wait_until(Some(deadline)) {
             self.request(Stage::Aborting);
             self.control.wait_until(None);
+        }
+        self.control.pools.close();
+        if !self.control.pools.wait(Some(deadline)) {
+            self.control.pools.abort();
+            self.control.pools.wait_for_the_idle();
         }
         Ok(report(&self.control, begun))
     }
@@ -151,6 +171,11 @@ impl Runtime {
         for home in &self.homes {
             home.request(stage);
         }
+    }
+
+    /// Reactors and async workers do not block, whoever's they are.
+    fn must_not_wait_here(&self) -> bool {
+        local::is_reactor_thread() || ambient::class() == Class::Worker
     }
 
     /// Waits for SIGINT or SIGTERM, then drains within `grace`. A second signal aborts what is left.
@@ -178,6 +203,15 @@ impl Runtime {
             }
             self.control.wait_until(time::now().checked_add(step));
         }
+        let pools = &self.control.pools;
+        pools.close();
+        while !pools.wait(time::now().checked_add(Duration::from_millis(20))) {
+            if deadline.is_some_and(|deadline| time::now() >= deadline) || signals.try_next()?.is_some() {
+                pools.abort();
+                pools.wait_for_the_idle();
+                break;
+            }
+        }
         match self.control.take_fault() {
             Some(fault) => Err(fault),
             None => Ok(report(&self.control, begun)),
@@ -186,20 +220,27 @@ impl Runtime {
 }
 
 fn report(control: &Control, begun: Instant) -> ShutdownReport {
-    let cut = control.cut();
-    ShutdownReport { cut, graceful: cut == 0, took: begun.elapsed() }
+    let (cut, jobs_running) = (control.cut(), control.pools.jobs_running());
+    let graceful = cut == 0 && jobs_running == 0 && control.pools.jobs_dropped() == 0;
+    ShutdownReport { cut, jobs_running, graceful, took: begun.elapsed() }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.request(Stage::Aborting);
-        if local::is_reactor_thread() {
+        let pools = &self.control.pools;
+        if self.must_not_wait_here() {
             // Inside one of its own tasks, perhaps: the threads end by themselves.
+            pools.close();
+            pools.abort();
             return;
         }
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so; its end is all that is waited for.
             let _ = thread.join();
         }
+        pools.close();
+        pools.abort();
+        pools.wait_for_the_idle();
     }
 }
