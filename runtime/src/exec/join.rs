@@ -8,12 +8,12 @@ use crate::exec::header::Header;
 use crate::exec::local::{self, Discard};
 use crate::exec::run;
 use crate::sync::lock;
-use crate::sync::plain::{AtomicBool, Ordering};
 use pin_project_lite::pin_project;
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -58,11 +58,18 @@ impl fmt::Display for JoinError {
 
 impl Error for JoinError {}
 
+impl From<JoinError> for io::Error {
+    /// For handlers that return `io::Result`.
+    fn from(error: JoinError) -> Self {
+        Self::other(error)
+    }
+}
+
 /// What a task threw. `Sync`, so that an error that holds it fits into `io::Error` and its like.
 pub struct PanicPayload(Mutex<Box<dyn Any + Send + 'static>>);
 
 impl PanicPayload {
-    fn new(payload: Box<dyn Any + Send>) -> Self {
+    pub(super) fn new(payload: Box<dyn Any + Send>) -> Self {
         Self(Mutex::new(payload))
     }
 
@@ -162,7 +169,7 @@ impl fmt::Debug for AbortHandle {
 }
 
 #[derive(Clone)]
-enum Target {
+pub(super) enum Target {
     /// A task of a reactor.
     Task(Arc<Header>),
     /// A task or job of a pool.
@@ -190,8 +197,15 @@ impl AbortHandle {
 }
 
 /// The executor's side of a join: settles it when dropped, which is after the future is dropped.
-struct Completer<T> {
+pub(super) struct Completer<T> {
     shared: Arc<Shared<T>>,
+}
+
+impl<T> Completer<T> {
+    /// What the handle will give, once this is dropped.
+    pub(super) fn store(&self, result: Result<T, JoinError>) {
+        lock(&self.shared.0).result = Some(result);
+    }
 }
 
 impl<T> Drop for Completer<T> {
@@ -231,7 +245,7 @@ impl<F: Future> Future for Joined<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        this.future.poll(cx).map(|output| lock(&this.completer.shared.0).result = Some(Ok(output)))
+        this.future.poll(cx).map(|output| this.completer.store(Ok(output)))
     }
 }
 
@@ -285,7 +299,7 @@ fn pair<T>(header: Arc<Header>) -> (JoinHandle<T>, Completer<T>) {
     pair_for(Target::Task(header))
 }
 
-fn pair_for<T>(target: Target) -> (JoinHandle<T>, Completer<T>) {
+pub(super) fn pair_for<T>(target: Target) -> (JoinHandle<T>, Completer<T>) {
     let shared = Arc::new(Shared(Mutex::new(Cell { result: None, waiter: None, settled: false })));
     (JoinHandle { shared: shared.clone(), abort: AbortHandle { target } }, Completer { shared })
 }
@@ -299,7 +313,7 @@ pub(crate) fn joined_in_pool<F: Future>(abort: Arc<dyn Abort>, future: F) -> (Jo
 /// The handle of what was refused.
 pub(crate) fn settled<T>(error: JoinError) -> JoinHandle<T> {
     let (handle, completer) = pair_for(Target::Nothing);
-    lock(&completer.shared.0).result = Some(Err(error));
+    completer.store(Err(error));
     handle
 }
 
@@ -309,60 +323,10 @@ pub(crate) fn joined_call<T>(header: Arc<Header>, call: impl FnOnce() -> T) -> (
     let run = move || {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call))
             .map_err(|payload| JoinError::Panic(PanicPayload::new(payload)));
-        lock(&completer.shared.0).result = Some(result);
+        completer.store(result);
         drop(completer);
     };
     (handle, run)
-}
-
-/// A closure for a pool of threads. Dropping it unrun settles its handle by the thread's discard reason, like a task.
-pub(crate) trait Job: Send {
-    /// Runs it, unless it was aborted. `finished` is told whether it panicked, before the handle settles.
-    fn run(self: Box<Self>, finished: &mut dyn FnMut(bool));
-}
-
-struct PoolJob<C, T> {
-    // Dropped in this order: what the closure held is released before the handle settles.
-    call: C,
-    completer: Completer<T>,
-    mark: Arc<Mark>,
-}
-
-struct Mark(AtomicBool);
-
-impl Abort for Mark {
-    fn abort(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-impl<C, T> Job for PoolJob<C, T>
-where
-    C: FnOnce() -> T + Send,
-    T: Send,
-{
-    fn run(self: Box<Self>, finished: &mut dyn FnMut(bool)) {
-        if self.mark.0.load(Ordering::Acquire) {
-            finished(false);
-            return discarding(Discard::Aborted, || drop(self));
-        }
-        let Self { call, completer, .. } = *self;
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(JoinError::Panic);
-        finished(result.is_err());
-        lock(&completer.shared.0).result = Some(result);
-        run::caught(|| drop(completer));
-    }
-}
-
-/// Splits a closure into a handle and the job to be queued.
-pub(crate) fn joined_job<C, T>(call: C) -> (JoinHandle<T>, Box<dyn Job>)
-where
-    C: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
-    let mark = Arc::new(Mark(AtomicBool::new(false)));
-    let (handle, completer) = pair_for(Target::Pooled(mark.clone()));
-    (handle, Box::new(PoolJob { call, completer, mark }))
 }
 
 /// Drops what a pool gives up, telling what it holds why (law 6). On any thread, also while that thread discards

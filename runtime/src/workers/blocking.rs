@@ -12,7 +12,8 @@
 //! job), 12, 13, 16.
 
 use crate::exec::ambient::Class;
-use crate::exec::join::{self, Job, JoinHandle};
+use crate::exec::job::{self, Job};
+use crate::exec::join::{self, JoinHandle};
 use crate::exec::local::Discard;
 use crate::exec::run;
 use crate::sync::lock;
@@ -86,7 +87,7 @@ impl BlockingPool {
         }
         match place {
             Place::Parked | Place::NewThread | Place::Overflow => {
-                let (handle, job) = join::joined_job(call);
+                let (handle, job) = job::joined_job(call);
                 self.push(Queued { job, since: (place == Place::Overflow).then(time::now) });
                 Ok(handle)
             }

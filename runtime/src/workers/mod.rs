@@ -10,8 +10,8 @@
 //!
 //! async fn serve(mut conn: Connection) -> std::io::Result<()> {
 //!     while let Some(request) = conn.read_idle().await? {
-//!         let answer = workers::spawn_blocking(move || request.len().to_string()).await;
-//!         conn.send_all(answer.map_err(std::io::Error::other)?.as_bytes()).await?;
+//!         let answer = workers::spawn_blocking(move || request.len().to_string()).await?;
+//!         conn.send_all(answer.as_bytes()).await?;
 //!     }
 //!     Ok(())
 //! }
