@@ -36,6 +36,8 @@ struct Queued {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Queued>,
+    /// Threads that wait for the bell right now: with none, the one that was claimed is still on its way here.
+    waiting: usize,
     /// What is still queued is given up.
     aborted: bool,
 }
@@ -110,8 +112,13 @@ impl BlockingPool {
     }
 
     fn push(&self, queued: Queued) {
-        lock(&self.state).queue.push_back(queued);
-        self.work.notify_one();
+        let mut state = lock(&self.state);
+        state.queue.push_back(queued);
+        let waits = state.waiting > 0;
+        drop(state);
+        if waits {
+            self.work.notify_one();
+        }
     }
 
     /// A thread's life. Its first job is on its way.
@@ -139,8 +146,10 @@ impl BlockingPool {
             if (waited || self.word.counts().closed) && self.word.retire() {
                 return None;
             }
+            state.waiting += 1;
             let (guard, timeout) = self.work.wait_timeout(state, self.idle).unwrap_or_else(PoisonError::into_inner);
             (state, waited) = (guard, timeout.timed_out());
+            state.waiting -= 1;
         }
     }
 

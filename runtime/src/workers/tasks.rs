@@ -79,7 +79,11 @@ impl TaskPool {
 
     fn schedule(&self, runnable: Runnable) {
         self.queue.push(runnable);
-        self.parking.wake_one();
+        self.wake_one();
+    }
+
+    fn wake_one(&self) {
+        self.parking.wake_one(|| !self.queue.is_empty());
     }
 
     /// False: the system lets no thread start.
@@ -98,7 +102,12 @@ impl TaskPool {
     /// A worker's life.
     fn work(self: &Arc<Self>) {
         loop {
+            // Fresh from sleep: if there is more than it can take, the next one gets up too.
+            let mut fresh = true;
             while let Some(runnable) = self.queue.pop() {
+                if std::mem::take(&mut fresh) && !self.queue.is_empty() {
+                    self.wake_one();
+                }
                 self.polls.fetch_add(1, Ordering::Relaxed);
                 // Panics of the future are caught in `Guarded`.
                 runnable.run();
