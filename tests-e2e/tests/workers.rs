@@ -182,15 +182,18 @@ fn full_duplex_on_two_workers() {
     });
     let mut peer = Peer::connect_stalling(server.addr());
     let mut sender = peer.stream().try_clone().unwrap();
+    let reactor = server.reactor();
     let sending = thread::spawn(move || {
         use std::io::Write;
         let block = pattern(BLOCK);
         for i in 0..blocks {
-            if i % 16 == 7 {
-                // sleep: the pause is the stimulus, the server's read must park.
-                thread::sleep(Duration::from_millis(1));
-            }
+            let parks = reactor.stats().parks;
             sender.write_all(&block).unwrap();
+            // A pause now and then, until the server has read everything and parks.
+            assert!(
+                i % 16 != 7 || wait_until(SOON, || reactor.stats().parks > parks),
+                "block {i}: the read does not park"
+            );
         }
         sender.shutdown(std::net::Shutdown::Write).unwrap();
     });
