@@ -8,7 +8,8 @@ use epoxide::{
     ConnectOptions, Connection, Draining, Flush, Incoming, JoinError, JoinHandle, ListenAddr, ListenOptions, Listener,
     ListenerId, NotReady, OnThisThread, PanicPayload, PostError, Reactor, ReactorConfig, ReactorHandle, Read, ReadHalf,
     ReadMore, ReadSlice, ReadTimeoutSuspended, Ready, ReadyGuard, RecvBuf, Reserved, Runtime, SendAll, SendOutcome,
-    SharedFlush, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, Stopped, WriteHalf, YieldNow, time, workers,
+    SharedFlush, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, Stopped, WriteHalf, YieldNow, time,
+    workers,
 };
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
