@@ -30,8 +30,8 @@
 //! (`exec/local`) -> the handler's `read`, which makes the recv (`conn/read_half`, `sys/io`).
 //!
 //! # Rooms and arrows
-//! `sys, sync, id, error <- buf, exec, time <- conn <- reactor <- runtime`. The laws that the files cite by number are
-//! in `docs/LAWS.md` of the repository.
+//! `sys, sync, id, error <- buf, exec, time <- conn <- reactor <- workers <- runtime`. The laws that the files cite by
+//! number are in `docs/LAWS.md` of the repository.
 //!
 //! unsafe rooms: sys
 
@@ -47,6 +47,7 @@ mod stats;
 mod sync;
 mod sys;
 pub mod time;
+pub mod workers;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

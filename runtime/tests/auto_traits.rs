@@ -8,7 +8,7 @@ use epoxide::{
     ConnectOptions, Connection, Draining, Flush, Incoming, JoinError, JoinHandle, ListenAddr, ListenOptions, Listener,
     ListenerId, NotReady, OnThisThread, PanicPayload, PostError, Reactor, ReactorConfig, ReactorHandle, Read, ReadHalf,
     ReadMore, ReadSlice, ReadTimeoutSuspended, Ready, ReadyGuard, RecvBuf, Reserved, Runtime, SendAll, SendOutcome,
-    SharedFlush, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, WriteHalf, YieldNow, time,
+    SharedFlush, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, WriteHalf, YieldNow, time, workers,
 };
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -90,11 +90,17 @@ fn what_may_cross_threads() {
         StagedLimit: yes yes,
         Stats: yes yes,
         YieldNow: yes yes,
+        workers::Workers: yes yes,
+        workers::WorkersConfig: yes yes,
+        workers::WorkersReport: yes yes,
+        workers::SubmitError<u8>: yes yes,
+        workers::SubmitError<Rc<u8>>: no no,
+        workers::Entered<'static>: no no,
         time::Sleep: yes yes,
         time::Interval: yes yes,
         time::Timeout<Read<'static>>: yes yes,
     };
-    assert!(rows >= 36);
+    assert!(rows >= 42);
 }
 
 #[test]

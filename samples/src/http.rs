@@ -23,6 +23,28 @@ pub fn response(status: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
+/// The answer that the option `--body` asks for: 'ok', 'bench' or a number of bytes. It lives as long as the program.
+///
+/// # Errors
+/// Anything else.
+pub fn answer(body: &str) -> io::Result<&'static [u8]> {
+    let body = match body {
+        "ok" => b"ok".to_vec(),
+        "bench" => b"Hello, World!".to_vec(),
+        number => match number.parse::<usize>() {
+            Ok(0) => Vec::new(),
+            Ok(n) => [vec![b'x'; n - 1], vec![b'\n']].concat(),
+            Err(_) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("--body {number}: 'ok', 'bench' or a number of bytes"),
+                ));
+            }
+        },
+    };
+    Ok(response("200 OK", &body).leak())
+}
+
 /// Gives every request the same answer until the client leaves, or stalls in a head for longer than `head_deadline`.
 ///
 /// A drain ends it between requests. The deadline costs nothing while heads come whole: it is armed only when a read
@@ -52,6 +74,31 @@ pub async fn answer_all(mut conn: Connection, answer: &'static [u8], head_deadli
             conn.stage(answer)?;
         }
         conn.flush().await?;
+    }
+}
+
+/// For handlers with a loop of their own: which requests are whole, how long an unfinished one may take.
+#[derive(Default, Debug)]
+pub struct Framing {
+    heads: Heads,
+    /// As in [`answer_all`].
+    partial: usize,
+}
+
+impl Framing {
+    /// Waits for bytes; a drain ends the wait between requests only.
+    pub fn read<'a>(&self, conn: &'a mut Connection) -> Read<'a> {
+        if self.partial == 0 { conn.read_idle() } else { go_on(conn) }
+    }
+
+    /// How many requests end in `bytes`; `None`: the head is too large.
+    pub fn feed(&mut self, conn: &Connection, bytes: &[u8]) -> Option<usize> {
+        let requests = self.heads.feed(bytes);
+        if self.partial > 0 || !bytes.ends_with(END) {
+            let whole = requests > 0 && self.heads.ended(bytes);
+            self.partial = inside_a_head(conn, self.partial, requests, whole, bytes, HEAD_DEADLINE);
+        }
+        (self.partial <= MAX_HEAD).then_some(requests)
     }
 }
 

@@ -3,7 +3,7 @@
 //! State: none. Thread class: the main thread.
 
 use crate::cli::ServerArgs;
-use epoxide::{Connection, Runtime};
+use epoxide::{Builder, Connection, Runtime};
 use std::fmt::Display;
 use std::future::Future;
 use std::io;
@@ -22,7 +22,27 @@ where
     F: Future<Output = Result<(), E>> + 'static,
     E: Display + 'static,
 {
+    run_with(name, args, path, |_| {}, handler)
+}
+
+/// The same with a say in what is built.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with<H, F, E>(
+    name: &str,
+    args: &ServerArgs,
+    path: &str,
+    set_up: impl FnOnce(&mut Builder),
+    handler: H,
+) -> io::Result<()>
+where
+    H: Fn(Connection) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<(), E>> + 'static,
+    E: Display + 'static,
+{
     let mut server = Runtime::builder();
+    set_up(&mut server);
     if args.reactors > 0 {
         server.reactors(args.reactors);
     }
@@ -36,8 +56,12 @@ where
     );
     let report = runtime.run(GRACE)?;
     println!("[{name}] stopped in {:?}, {} connections cut", report.took, report.cut);
-    for handle in handles {
+    for handle in &handles {
         println!("{}", handle.stats());
+    }
+    let workers = handles[0].workers().report();
+    if workers.polls + workers.jobs_done > 0 {
+        println!("worker_polls {}\nblocking_jobs {}", workers.polls, workers.jobs_done);
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! State: an `Arc` of the home. Thread class: any thread. Laws: 12 (what cannot be handed over comes back), 16.
 
 use crate::error::PostError;
+use crate::exec::ambient;
 use crate::exec::header::Header;
 use crate::exec::home::{Admission, Home, Stage};
 use crate::exec::join::{self, JoinHandle};
@@ -38,9 +39,10 @@ impl PartialEq for ReactorHandle {
 impl Eq for ReactorHandle {}
 
 impl ReactorHandle {
-    /// The reactor that runs on this thread, if one does.
+    /// The calling thread's reactor: the one that runs on it, else the one that it belongs to as a worker, or has
+    /// entered. [`is_current_thread`](Self::is_current_thread) tells which.
     pub fn current() -> Option<Self> {
-        local::home().map(|home| Self { home })
+        ambient::home().map(|home| Self { home })
     }
 
     /// Position of the reactor in its runtime, from 0.

@@ -7,6 +7,7 @@
 
 use crate::config::ReactorConfig;
 use crate::exec::draining::DrainWaiters;
+use crate::exec::erased::Erased;
 use crate::exec::local;
 use crate::exec::run;
 use crate::id::{Key, TaskId};
@@ -81,6 +82,10 @@ pub(crate) struct Home {
     pub(crate) config: ReactorConfig,
     pub(crate) counts: Counts,
     pub(crate) drain_waiters: DrainWaiters,
+    /// The timer driver of its loop, from the moment that the reactor exists.
+    pub(crate) timers: Erased,
+    /// The pools of its runtime.
+    pub(crate) pools: Erased,
     inbox: SegQueue<Msg>,
     flag: WakeFlag,
     wake_fd: WakeFd,
@@ -106,6 +111,8 @@ impl Home {
             config,
             counts: Counts::new(),
             drain_waiters: DrainWaiters::default(),
+            timers: Erased::default(),
+            pools: Erased::default(),
             inbox: SegQueue::new(),
             flag: WakeFlag::new(),
             wake_fd: WakeFd::new()?,

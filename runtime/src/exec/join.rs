@@ -6,12 +6,14 @@
 
 use crate::exec::header::Header;
 use crate::exec::local::{self, Discard};
+use crate::exec::run;
 use crate::sync::lock;
 use pin_project_lite::pin_project;
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -22,8 +24,11 @@ pub enum JoinError {
     Panic(PanicPayload),
     /// It was aborted.
     Aborted,
-    /// Its reactor stopped before it was done.
+    /// Its reactor, or the pool that it was given to, stopped before it was done.
     Stopped,
+    /// The blocking pool was full, so that it was never taken: see
+    /// [`SubmitError::PoolFull`](crate::workers::SubmitError::PoolFull).
+    PoolFull,
 }
 
 impl fmt::Debug for JoinError {
@@ -32,6 +37,7 @@ impl fmt::Debug for JoinError {
             Self::Panic(_) => write!(f, "Panic({:?})", self.to_string()),
             Self::Aborted => f.write_str("Aborted"),
             Self::Stopped => f.write_str("Stopped"),
+            Self::PoolFull => f.write_str("PoolFull"),
         }
     }
 }
@@ -41,18 +47,29 @@ impl fmt::Display for JoinError {
         match self {
             Self::Panic(payload) => write!(f, "the task panicked: {}", payload.text()),
             Self::Aborted => f.write_str("the task was aborted"),
-            Self::Stopped => f.write_str("the task's reactor stopped before it was done"),
+            Self::Stopped => f.write_str("the reactor or pool of the task stopped before it was done"),
+            Self::PoolFull => f.write_str(
+                "the blocking pool took no more jobs (WorkersConfig::max_blocking, max_overflow): \
+                 raise a limit, or use Workers::spawn_blocking, which gives the job back",
+            ),
         }
     }
 }
 
 impl Error for JoinError {}
 
+impl From<JoinError> for io::Error {
+    /// For handlers that return `io::Result`.
+    fn from(error: JoinError) -> Self {
+        Self::other(error)
+    }
+}
+
 /// What a task threw. `Sync`, so that an error that holds it fits into `io::Error` and its like.
 pub struct PanicPayload(Mutex<Box<dyn Any + Send + 'static>>);
 
 impl PanicPayload {
-    fn new(payload: Box<dyn Any + Send>) -> Self {
+    pub(super) fn new(payload: Box<dyn Any + Send>) -> Self {
         Self(Mutex::new(payload))
     }
 
@@ -140,22 +157,55 @@ impl<T> Future for JoinHandle<T> {
 }
 
 /// Aborts a task, from any thread, any number of times.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct AbortHandle {
-    header: Arc<Header>,
+    target: Target,
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortHandle").finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
+pub(super) enum Target {
+    /// A task of a reactor.
+    Task(Arc<Header>),
+    /// A task or job of a pool.
+    Pooled(Arc<dyn Abort>),
+    /// It never was one.
+    Nothing,
+}
+
+/// What a pool does to abort one of its tasks or jobs. Any thread; only marks.
+pub(crate) trait Abort: Send + Sync {
+    fn abort(&self);
 }
 
 impl AbortHandle {
-    /// Marks the task: its own reactor drops the future, soon, on its own thread. Connections that the future holds
-    /// are reset (a cut response must not look whole). A task that is done already is left alone.
+    /// Marks the task: its own reactor, or a worker of its pool, drops the future, soon, on its own thread. Connections
+    /// that the future holds are reset (a cut response must not look whole). A task that is done already is left
+    /// alone, and so is a blocking job that has begun: nothing can interrupt it.
     pub fn abort(&self) {
-        self.header.abort();
+        match &self.target {
+            Target::Task(header) => header.abort(),
+            Target::Pooled(pooled) => pooled.abort(),
+            Target::Nothing => {}
+        }
     }
 }
 
 /// The executor's side of a join: settles it when dropped, which is after the future is dropped.
-struct Completer<T> {
+pub(super) struct Completer<T> {
     shared: Arc<Shared<T>>,
+}
+
+impl<T> Completer<T> {
+    /// What the handle will give, once this is dropped.
+    pub(super) fn store(&self, result: Result<T, JoinError>) {
+        lock(&self.shared.0).result = Some(result);
+    }
 }
 
 impl<T> Drop for Completer<T> {
@@ -195,7 +245,7 @@ impl<F: Future> Future for Joined<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        this.future.poll(cx).map(|output| lock(&this.completer.shared.0).result = Some(Ok(output)))
+        this.future.poll(cx).map(|output| this.completer.store(Ok(output)))
     }
 }
 
@@ -246,8 +296,25 @@ impl<M: FnOnce() -> F, F: Future> Future for Made<M, F> {
 }
 
 fn pair<T>(header: Arc<Header>) -> (JoinHandle<T>, Completer<T>) {
+    pair_for(Target::Task(header))
+}
+
+pub(super) fn pair_for<T>(target: Target) -> (JoinHandle<T>, Completer<T>) {
     let shared = Arc::new(Shared(Mutex::new(Cell { result: None, waiter: None, settled: false })));
-    (JoinHandle { shared: shared.clone(), abort: AbortHandle { header } }, Completer { shared })
+    (JoinHandle { shared: shared.clone(), abort: AbortHandle { target } }, Completer { shared })
+}
+
+/// As [`joined`], for a future that a pool polls.
+pub(crate) fn joined_in_pool<F: Future>(abort: Arc<dyn Abort>, future: F) -> (JoinHandle<F::Output>, Joined<F>) {
+    let (handle, completer) = pair_for(Target::Pooled(abort));
+    (handle, Joined { future, completer })
+}
+
+/// The handle of what was refused.
+pub(crate) fn settled<T>(error: JoinError) -> JoinHandle<T> {
+    let (handle, completer) = pair_for(Target::Nothing);
+    completer.store(Err(error));
+    handle
 }
 
 /// Splits a closure into a handle and the call to be posted; a panic goes to the handle.
@@ -256,8 +323,23 @@ pub(crate) fn joined_call<T>(header: Arc<Header>, call: impl FnOnce() -> T) -> (
     let run = move || {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call))
             .map_err(|payload| JoinError::Panic(PanicPayload::new(payload)));
-        lock(&completer.shared.0).result = Some(result);
+        completer.store(result);
         drop(completer);
     };
     (handle, run)
+}
+
+/// Drops what a pool gives up, telling what it holds why (law 6). On any thread, also while that thread discards
+/// something else.
+pub(crate) fn discarding(why: Discard, drop_it: impl FnOnce()) {
+    discarding_thrown(why, None, drop_it);
+}
+
+/// The same for what threw `payload`.
+pub(crate) fn discarding_thrown(why: Discard, payload: Option<Box<dyn Any + Send>>, drop_it: impl FnOnce()) {
+    let before = local::discard();
+    let thrown = local::set_discard(why, payload);
+    run::caught(drop_it);
+    let unclaimed = local::set_discard(before, thrown);
+    run::caught(|| drop(unclaimed));
 }

@@ -10,14 +10,20 @@
 //! | `local` | the reactor thread's own state: task table, run queue, messages | reactor only |
 //! | `run` | polls tasks within a budget, catches panics | reactor only |
 //! | `spawn` | `spawn_local`, `yield_now`, what a future may return | reactor only |
+//! | `job` | closures for a pool of threads | any thread |
 //! | `join` | `JoinHandle`, `AbortHandle` | any thread |
 //! | `draining` | waiting for a drain | any thread |
 //! | `handle` | `ReactorHandle` | any thread |
+//! | `ambient` | what kind of thread this is, which reactor it has entered | any thread |
+//! | `erased` | what rooms above hang on a home | any thread |
 
+pub(crate) mod ambient;
 pub(crate) mod draining;
+pub(crate) mod erased;
 pub(crate) mod handle;
 pub(crate) mod header;
 pub(crate) mod home;
+pub(crate) mod job;
 pub(crate) mod join;
 pub(crate) mod local;
 pub(crate) mod run;

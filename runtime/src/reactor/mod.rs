@@ -101,6 +101,7 @@ impl Reactor {
                 home.wake();
             }
         }));
+        home.timers.set(timers.clone());
         Ok(Self {
             events: Events::with_capacity(home.config.max_events),
             epoll,

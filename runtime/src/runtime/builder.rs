@@ -11,6 +11,7 @@ use crate::runtime::launch::{self, Hooks};
 use crate::runtime::listen::{self, ListenAddr, ListenSpec};
 use crate::runtime::running::Runtime;
 use crate::runtime::single::Reactor;
+use crate::workers::WorkersConfig;
 use std::ffi::OsStr;
 use std::fmt;
 use std::future::Future;
@@ -30,6 +31,7 @@ pub struct Builder<Kind = OnThreads> {
     pub(super) config: ReactorConfig,
     pub(super) grace: Duration,
     pub(super) max_connections: Option<usize>,
+    pub(super) workers: WorkersConfig,
     pub(super) listeners: Vec<ListenSpec>,
     pub(super) hooks: Hooks,
     /// The plan was taken: what is left is empty.
@@ -70,6 +72,7 @@ impl<Kind> Builder<Kind> {
             config: ReactorConfig::default(),
             grace: Duration::from_secs(30),
             max_connections: None,
+            workers: WorkersConfig::default(),
             listeners: Vec::new(),
             hooks: Hooks::default(),
             built: false,
@@ -147,6 +150,12 @@ impl<Kind> Builder<Kind> {
     /// accepting pauses until one closes. Default: the descriptor limit less 64, at least 1.
     pub fn max_connections(&mut self, max: usize) -> &mut Self {
         self.max_connections = Some(max);
+        self
+    }
+
+    /// How the runtime's [workers](crate::workers) work. None is started before it is used.
+    pub fn workers(&mut self, config: WorkersConfig) -> &mut Self {
+        self.workers = config;
         self
     }
 

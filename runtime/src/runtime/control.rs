@@ -7,8 +7,9 @@ use crate::reactor::Ended;
 use crate::sync::lock;
 use crate::sync::quiet::quiet;
 use crate::time;
+use crate::workers::pools::Pools;
 use std::io;
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -21,17 +22,16 @@ struct State {
 }
 
 /// See the module's text.
-#[derive(Default)]
 pub(crate) struct Control {
     state: Mutex<State>,
     ended: Condvar,
+    pub(crate) pools: Arc<Pools>,
 }
 
 impl Control {
-    pub(crate) fn new(reactors: usize) -> Self {
-        let control = Self::default();
-        lock(&control.state).running = reactors;
-        control
+    pub(crate) fn new(reactors: usize, pools: Arc<Pools>) -> Self {
+        let state = State { running: reactors, ..State::default() };
+        Self { state: Mutex::new(state), ended: Condvar::new(), pools }
     }
 
     /// A reactor has ended.
@@ -44,7 +44,12 @@ impl Control {
         }
         // The first fault ends the wait as well: whoever waits decides what becomes of the others.
         let waiters = std::mem::take(&mut state.waiters);
+        let was_last = state.running == 0;
         drop(state);
+        if was_last {
+            // Also when nobody waits: a shutdown's future may have been dropped, perhaps with a task of this runtime.
+            self.pools.close();
+        }
         self.ended.notify_all();
         for waiter in waiters {
             quiet(|| waiter.wake());

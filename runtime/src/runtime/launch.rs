@@ -14,6 +14,7 @@ use crate::runtime::listen::Bound;
 use crate::runtime::running::Runtime;
 use crate::sync::limit::Limit;
 use crate::sys;
+use crate::workers::pools::Pools;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -51,6 +52,7 @@ pub(crate) fn launch(builder: Builder) -> io::Result<Runtime> {
 
 fn start_all(builder: Builder, reactors: usize) -> io::Result<Runtime> {
     builder.config.validate()?;
+    builder.workers.validate()?;
     // Many connections need many descriptors; the hard limit stays the administrator's.
     let _ = sys::limits::raise_descriptor_limit();
     let limit = connection_limit(builder.max_connections)?;
@@ -66,7 +68,9 @@ fn start_all(builder: Builder, reactors: usize) -> io::Result<Runtime> {
     let homes = (0..reactors)
         .map(|index| Home::new(index, builder.config.clone()).map(Arc::new))
         .collect::<io::Result<Vec<_>>>()?;
-    let control = Arc::new(Control::new(reactors));
+    let pools = Pools::new(&builder.workers);
+    pools.attach(&homes);
+    let control = Arc::new(Control::new(reactors, pools));
     let mut runtime = Runtime::new(homes.clone(), addrs, control.clone());
     let (started, starts) = channel();
     for (home, listeners) in homes.into_iter().zip(per_reactor) {

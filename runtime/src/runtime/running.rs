@@ -3,6 +3,7 @@
 //! State: the homes, the threads, the control record. Thread class: any thread. Laws: 12, section "drain".
 
 use crate::conn::address::Address;
+use crate::exec::ambient::{self, Class};
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::{Home, Stage};
 use crate::exec::local;
@@ -27,13 +28,16 @@ use std::time::{Duration, Instant};
 pub struct ShutdownReport {
     /// Connections that were cut: still busy at the deadline, or still sending.
     pub cut: usize,
-    /// Everything that was in progress finished within the grace.
+    /// Blocking jobs that still run: nothing can interrupt them, so their threads are left behind.
+    pub jobs_running: usize,
+    /// Everything that was in progress finished within the grace, blocking jobs included.
     pub graceful: bool,
     /// How long it took.
     pub took: Duration,
 }
 
-/// Reactors that run. Dropping it stops them and joins their threads.
+/// Reactors that run. Dropping it stops them and their workers and joins the threads, except those whose blocking job
+/// still runs.
 pub struct Runtime {
     homes: Vec<Arc<Home>>,
     addrs: Vec<Address>,
@@ -96,16 +100,18 @@ impl Runtime {
     /// Runs a future on the calling thread while the reactors run on theirs.
     ///
     /// # Panics
-    /// On a reactor thread, which must not block.
+    /// On a reactor thread or an async worker, which must not block.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         single::park_on(future)
     }
 
     /// Drains: listeners close once their queues are served, idle connections end, busy ones may finish. After `grace`
-    /// the rest is reset and counted. Also from a task of this runtime; calls may overlap, the earliest deadline wins.
+    /// the rest is reset and counted. Then the [workers](crate::workers) stop: tasks are dropped, blocking jobs have
+    /// what is left of the grace. Also from a task of this runtime; calls may overlap, the earliest deadline wins.
     ///
-    /// Cancel safety: the drain goes on, with its deadline, when the future is dropped.
+    /// Cancel safety: the drain goes on, with its deadline, when the future is dropped; the workers then stop with the
+    /// runtime. A task of this runtime ends with its reactor or worker, so that it does not see the end.
     pub fn shutdown(&self, grace: Duration) -> impl Future<Output = ShutdownReport> + Send + 'static {
         let control = self.control.clone();
         let begun = time::now();
@@ -113,6 +119,13 @@ impl Runtime {
         async move {
             std::future::poll_fn(|cx| if control.poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending })
                 .await;
+            let pools = &control.pools;
+            pools.close();
+            let left = time::after(begun, grace).saturating_duration_since(time::now());
+            if time::timeout(left, pools.over()).await.is_err() {
+                pools.abort();
+                pools.workers_over().await;
+            }
             report(&control, begun)
         }
     }
@@ -120,12 +133,18 @@ impl Runtime {
     /// The same, blocking the calling thread.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Deadlock`] on a reactor thread, which would wait for itself: use [`shutdown`](Self::shutdown).
+    /// [`io::ErrorKind::Deadlock`] on a reactor thread, on an async worker, and in a blocking job of this runtime, which
+    /// would wait for itself: use [`shutdown`](Self::shutdown).
     pub fn shutdown_blocking(&self, grace: Duration) -> io::Result<ShutdownReport> {
-        refuse_reactor_thread("shutdown_blocking")?;
+        self.refuse_own_thread("shutdown_blocking")?;
         let begun = time::now();
         self.drain(grace);
         self.control.wait_until(None);
+        self.control.pools.close();
+        if !self.control.pools.wait(Some(time::after(begun, grace))) {
+            self.control.pools.abort();
+            self.control.pools.wait_for_the_idle();
+        }
         Ok(report(&self.control, begun))
     }
 
@@ -141,12 +160,26 @@ impl Runtime {
         }
     }
 
+    /// A thread that this runtime's end would wait for.
+    fn is_own_thread(&self) -> bool {
+        self.homes.iter().any(|home| local::is_here(home)) || self.control.pools.is_own_thread()
+    }
+
+    fn refuse_own_thread(&self, call: &str) -> io::Result<()> {
+        if !local::is_reactor_thread() && ambient::class() != Class::Worker && !self.is_own_thread() {
+            return Ok(());
+        }
+        let text =
+            format!("{call} was called on a reactor or worker thread, which must not wait: use shutdown().await");
+        Err(io::Error::new(io::ErrorKind::Deadlock, text))
+    }
+
     /// Waits for SIGINT or SIGTERM, then drains within `grace`. A second signal aborts what is left.
     ///
     /// # Errors
     /// The fault of a reactor that ended without being asked to; the others are drained all the same.
     pub fn run(self, grace: Duration) -> io::Result<ShutdownReport> {
-        refuse_reactor_thread("Runtime::run")?;
+        self.refuse_own_thread("Runtime::run")?;
         let signals = sys::signal::watch_termination()?;
         // A reactor that dies is noticed within a second; signals at once.
         while signals.wait(Some(Duration::from_secs(1)))?.is_none() {
@@ -155,6 +188,7 @@ impl Runtime {
             }
         }
         let begun = time::now();
+        let deadline = time::after(begun, grace);
         self.drain(grace);
         while !self.control.is_over() {
             let step = Duration::from_millis(20);
@@ -165,6 +199,15 @@ impl Runtime {
             }
             self.control.wait_until(time::now().checked_add(step));
         }
+        let pools = &self.control.pools;
+        pools.close();
+        while !pools.wait(time::now().checked_add(Duration::from_millis(20))) {
+            if time::now() >= deadline || signals.try_next()?.is_some() {
+                pools.abort();
+                pools.wait_for_the_idle();
+                break;
+            }
+        }
         match self.control.take_fault() {
             Some(fault) => Err(fault),
             None => Ok(report(&self.control, begun)),
@@ -172,29 +215,28 @@ impl Runtime {
     }
 }
 
-fn refuse_reactor_thread(call: &str) -> io::Result<()> {
-    if !local::is_reactor_thread() {
-        return Ok(());
-    }
-    let text = format!("{call} was called on a reactor thread, which must not wait: use shutdown().await");
-    Err(io::Error::new(io::ErrorKind::Deadlock, text))
-}
-
 fn report(control: &Control, begun: Instant) -> ShutdownReport {
-    let cut = control.cut();
-    ShutdownReport { cut, graceful: cut == 0, took: begun.elapsed() }
+    let (cut, jobs_running) = (control.cut(), control.pools.jobs_running());
+    let graceful = cut == 0 && jobs_running == 0 && control.pools.jobs_dropped() == 0;
+    ShutdownReport { cut, jobs_running, graceful, took: begun.elapsed() }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.request(Stage::Aborting);
-        if self.homes.iter().any(|home| local::is_here(home)) {
+        let pools = &self.control.pools;
+        if self.is_own_thread() {
             // Inside one of its own tasks: the threads end by themselves.
+            pools.close();
+            pools.abort();
             return;
         }
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so; its end is all that is waited for.
             let _ = thread.join();
         }
+        pools.close();
+        pools.abort();
+        pools.wait_for_the_idle();
     }
 }

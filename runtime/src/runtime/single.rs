@@ -5,6 +5,7 @@
 
 use crate::config::ReactorConfig;
 use crate::conn::address::Address;
+use crate::exec::ambient::{self, Class};
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::Home;
 use crate::exec::local;
@@ -14,6 +15,8 @@ use crate::runtime::launch::{self, Hooks};
 use crate::runtime::listen::Bound;
 use crate::sync::limit::Limit;
 use crate::sync::plain::{AtomicBool, Ordering};
+use crate::workers::WorkersConfig;
+use crate::workers::pools::{Lease, Pools};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -28,6 +31,8 @@ use std::thread::{self, Thread};
 pub struct Reactor {
     home: Arc<Home>,
     addrs: Vec<Address>,
+    /// Ends the pools with the reactor.
+    _pools: Lease,
     /// What it takes to run; absent once it has.
     plan: Option<(Vec<Bound>, Arc<Limit>, Hooks)>,
 }
@@ -60,6 +65,7 @@ impl Reactor {
 
     fn bind_all(builder: Builder<OnThisThread>) -> io::Result<Self> {
         builder.config.validate()?;
+        builder.workers.validate()?;
         let limit = launch::connection_limit(builder.max_connections)?;
         let mut listeners = Vec::new();
         let mut addrs = Vec::new();
@@ -69,7 +75,9 @@ impl Reactor {
             listeners.extend(bound);
         }
         let home = Arc::new(Home::new(0, builder.config)?);
-        Ok(Self { home, addrs, plan: Some((listeners, limit, builder.hooks)) })
+        let pools = Pools::new(&builder.workers);
+        pools.attach(std::slice::from_ref(&home));
+        Ok(Self { home, addrs, _pools: Lease(pools), plan: Some((listeners, limit, builder.hooks)) })
     }
 
     /// The handle of the reactor; it works before, during and after [`run`](Self::run).
@@ -107,10 +115,10 @@ impl Reactor {
 /// With the errno of epoll or eventfd when the reactor cannot be made.
 ///
 /// # Panics
-/// On a reactor thread, which must not block; and with the future's own panic.
+/// On a reactor thread or an async worker, which must not block; and with the future's own panic.
 #[track_caller]
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    refuse_reactor_thread();
+    refuse_to_block();
     match try_block_on(future) {
         Ok(output) => output,
         Err(error) => panic!("block_on could not run a reactor on this thread: {error}"),
@@ -118,15 +126,23 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[track_caller]
-fn refuse_reactor_thread() {
+fn refuse_to_block() {
     assert!(
         !local::is_reactor_thread(),
         "block_on was called on a reactor thread: it would stop every connection of the reactor. Await the future, or spawn it"
+    );
+    assert!(
+        ambient::class() != Class::Worker,
+        "block_on was called on an async worker: the tasks of the pool would wait for it. Await the future, or call it inside spawn_blocking"
     );
 }
 
 fn try_block_on<F: Future>(future: F) -> io::Result<F::Output> {
     let home = Arc::new(Home::new(0, ReactorConfig::default())?);
+    let pools = Pools::new(&WorkersConfig::default());
+    pools.attach(std::slice::from_ref(&home));
+    // Dropped after the reactor, also when the future panics.
+    let _lease = Lease(pools);
     let mut reactor = reactor::Reactor::new(home.clone(), launch::connection_limit(None)?)?;
     let root = Arc::new(Root { home, woken: AtomicBool::new(true) });
     let waker = Waker::from(root.clone());
@@ -173,7 +189,7 @@ impl Wake for Root {
 /// Runs a future on the calling thread, parking it while the future waits; no reactor of its own.
 #[track_caller]
 pub(super) fn park_on<F: Future>(future: F) -> F::Output {
-    refuse_reactor_thread();
+    refuse_to_block();
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);

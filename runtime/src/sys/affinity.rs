@@ -30,6 +30,26 @@ pub(crate) fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::count()).filter(|&core| set.is_set(core) == Ok(true)).collect())
 }
 
+/// What a thread of the process may run on when nobody has pinned it: the set of the process's first thread together
+/// with the calling one's. A thread inherits the set of its creator, so a pool that is grown from a pinned thread asks
+/// for this one; and neither set alone will do, because either thread may be pinned.
+pub(crate) fn process_wide() -> io::Result<Affinity> {
+    let Affinity(mut set) = save()?;
+    let first = sched::sched_getaffinity(nix::unistd::getpid())?;
+    for core in 0..CpuSet::count() {
+        if first.is_set(core) == Ok(true) {
+            set.set(core)?;
+        }
+    }
+    Ok(Affinity(set))
+}
+
+/// How many CPUs are in [`process_wide`]; 1 where the kernel will not say.
+pub(crate) fn process_cpus() -> usize {
+    let Ok(Affinity(set)) = process_wide() else { return 1 };
+    (0..CpuSet::count()).filter(|&core| set.is_set(core) == Ok(true)).count().max(1)
+}
+
 /// Remembers the calling thread's set.
 pub(crate) fn save() -> io::Result<Affinity> {
     Ok(Affinity(sched::sched_getaffinity(Pid::from_raw(0))?))
@@ -56,6 +76,19 @@ mod tests {
         restore(&before).unwrap();
         assert_eq!(allowed_cpus().unwrap(), cpus);
         assert_eq!(save().unwrap(), before);
+    }
+
+    #[test]
+    fn the_process_wide_set_is_not_narrowed_by_a_pinned_thread() {
+        let all = save().unwrap();
+        std::thread::spawn(move || {
+            pin_current(&[*allowed_cpus().unwrap().last().unwrap()]).unwrap();
+            let wide = process_wide().unwrap();
+            restore(&wide).unwrap();
+            assert_eq!(save().unwrap(), all);
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! | [`affinity`] | `sched_getaffinity`, `sched_setaffinity` |
 //! | [`limits`] | `getrlimit`, `setrlimit` |
 //! | [`clock`] | `clock_gettime(CLOCK_MONOTONIC_COARSE)` |
-//! | [`signal`] | `sigaction`, `pipe2`, `poll`, and the pipe's `read` and `write` |
+//! | [`signal`] | `sigaction`, `pthread_sigmask`, `pipe2`, `poll`, and the pipe's `read` and `write` |
 //! | [`errno`] | none: the errnos that the crate sorts by |
 //! | [`error`] | none: the error that names the step and keeps the errno |
 //!

@@ -182,6 +182,26 @@ fn act(signal: Signal, action: &SigAction) -> io::Result<SigAction> {
     Ok(unsafe { sigaction(signal, action) }?)
 }
 
+/// Blocks, in the calling thread, the signals that a process is told something by: its handlers run on other threads.
+/// Left open are those that a thread raises itself (a fault must reach its handler) and the profilers' clocks.
+pub(crate) fn block_in_this_thread() -> io::Result<()> {
+    let mut set = SigSet::all();
+    for signal in [
+        Signal::SIGSEGV,
+        Signal::SIGBUS,
+        Signal::SIGILL,
+        Signal::SIGFPE,
+        Signal::SIGTRAP,
+        Signal::SIGABRT,
+        Signal::SIGSYS,
+        Signal::SIGPROF,
+        Signal::SIGVTALRM,
+    ] {
+        set.remove(signal);
+    }
+    Ok(set.thread_block()?)
+}
+
 /// Signals on their way to one waiter. Dropping it gives them back to their previous handlers.
 #[derive(Debug)]
 pub(crate) struct SignalWatch {
@@ -274,6 +294,17 @@ mod tests {
         assert_eq!(watch.wait(LONG).unwrap(), Some(libc::SIGUSR1));
         assert_eq!(watch.try_next().unwrap(), None);
         old_thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_blocks_signals_still_takes_its_own_faults() {
+        let blocked = std::thread::spawn(|| {
+            block_in_this_thread().unwrap();
+            SigSet::thread_get_mask().unwrap()
+        });
+        let mask = blocked.join().unwrap();
+        assert!(mask.contains(Signal::SIGTERM) && mask.contains(Signal::SIGUSR1));
+        assert!(!mask.contains(Signal::SIGSEGV) && !mask.contains(Signal::SIGPROF));
     }
 
     #[test]

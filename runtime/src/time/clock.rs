@@ -17,7 +17,7 @@ pub(crate) fn now() -> Instant {
 
 /// `from + wait`, saturating.
 #[inline]
-pub(super) fn after(from: Instant, wait: Duration) -> Instant {
+pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
     // The second fallback is for an instant that the user has pushed to the end of the clock by hand.
     from.checked_add(wait.min(FAR)).unwrap_or(from)
 }

@@ -26,7 +26,7 @@ mod wheel;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use clock::now;
+pub(crate) use clock::{after, now};
 pub use interval::{Interval, MissedTick, Tick, interval, interval_at};
 pub use sleep::{Sleep, sleep, sleep_until};
 pub use timeout::{Elapsed, Timeout, timeout};

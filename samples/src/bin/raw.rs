@@ -20,24 +20,6 @@ struct Args {
 
 fn main() -> io::Result<()> {
     let args = Args::parse();
-    let answer: &'static [u8] = answer(&args.body)?.leak();
+    let answer: &'static [u8] = http::answer(&args.body)?;
     server::run("raw", &args.server, "/", move |conn| http::answer_all(conn, answer, http::HEAD_DEADLINE))
-}
-
-fn answer(body: &str) -> io::Result<Vec<u8>> {
-    let body = match body {
-        "ok" => b"ok".to_vec(),
-        "bench" => b"Hello, World!".to_vec(),
-        number => match number.parse::<usize>() {
-            Ok(0) => Vec::new(),
-            Ok(n) => [vec![b'x'; n - 1], vec![b'\n']].concat(),
-            Err(_) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    format!("--body {number}: 'ok', 'bench' or a number of bytes"),
-                ));
-            }
-        },
-    };
-    Ok(http::response("200 OK", &body))
 }

@@ -1,0 +1,42 @@
+//! The server of `raw` where every request awaits a job of the blocking pool: what a file, a database driver or a
+//! long computation needs.
+//!
+//! The handler stays on its reactor, which serves others meanwhile.
+
+use clap::Parser;
+use epoxide::{Connection, workers};
+use epoxide_samples::cli::ServerArgs;
+use epoxide_samples::http::{self, Framing};
+use epoxide_samples::server;
+use std::io;
+
+#[derive(Parser, Debug)]
+#[command(about = "Awaits a job of the blocking pool for every HTTP request.")]
+struct Args {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The body: 'ok', a number of bytes, or 'bench' for the answer that the benchmark's peers give.
+    #[arg(long, env = "PLAYGROUND_BODY", default_value = "ok")]
+    body: String,
+}
+
+fn main() -> io::Result<()> {
+    let args = Args::parse();
+    let answer = http::answer(&args.body)?;
+    server::run("taskrun", &args.server, "/", move |conn| serve(conn, answer))
+}
+
+async fn serve(mut conn: Connection, answer: &'static [u8]) -> io::Result<()> {
+    let mut framing = Framing::default();
+    while let Some(data) = framing.read(&mut conn).await? {
+        let Some(requests) = framing.feed(&conn, &data) else { return conn.send_all(http::TOO_LARGE).await };
+        drop(data);
+        for _ in 0..requests {
+            // Here a job would block; this one only hands over what is known.
+            let body = workers::spawn_blocking(move || answer).await?;
+            conn.stage(body)?;
+        }
+        conn.flush().await?;
+    }
+    Ok(())
+}
