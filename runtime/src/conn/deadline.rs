@@ -24,11 +24,45 @@ pub(crate) struct Slot {
     /// Counts the settings: a look that began under an earlier one puts nothing back.
     epoch: u32,
     armed: Option<Box<Armed>>,
+    /// Somebody came to look while another look had it: the timer may have fired for the last time.
+    missed: bool,
 }
 
 struct Armed {
     sleep: Sleep,
     what: &'static str,
+}
+
+/// What a look finds when it puts the deadline back.
+enum Back {
+    Kept,
+    /// Kept, and to be looked at again.
+    Missed,
+    /// It was set anew or cleared meanwhile.
+    Gone(Box<Armed>),
+}
+
+impl Slot {
+    /// Whatever was armed comes back, to be dropped with no lock held.
+    fn set(&mut self, next: Option<Box<Armed>>) -> Option<Box<Armed>> {
+        self.epoch = self.epoch.wrapping_add(1);
+        std::mem::replace(&mut self.armed, next)
+    }
+
+    /// Begins a look. `None`: it was cleared, or another look has it and is told.
+    fn take(&mut self) -> Option<(u32, Box<Armed>)> {
+        let armed = self.armed.take();
+        self.missed = armed.is_none();
+        Some((self.epoch, armed?))
+    }
+
+    fn put_back(&mut self, epoch: u32, armed: Box<Armed>) -> Back {
+        if self.epoch != epoch {
+            return Back::Gone(armed);
+        }
+        self.armed = Some(armed);
+        if self.missed { Back::Missed } else { Back::Kept }
+    }
 }
 
 /// What the timer wakes: it holds the connection weakly, so that an armed deadline keeps nothing open.
@@ -45,11 +79,7 @@ impl Wake for Alarm {
 /// Sets, moves or (with `None`) clears the deadline.
 pub(crate) fn set(body: &Arc<Body>, at: Option<Instant>, what: &'static str) {
     let next = at.map(|at| Box::new(Armed { sleep: time::sleep_until(at), what }));
-    let old = {
-        let mut slot = lock(&body.deadline);
-        slot.epoch = slot.epoch.wrapping_add(1);
-        std::mem::replace(&mut slot.armed, next)
-    };
+    let old = lock(&body.deadline).set(next);
     // Its drop takes the timer's lock: not under ours.
     drop(old);
     if at.is_some() {
@@ -59,43 +89,40 @@ pub(crate) fn set(body: &Arc<Body>, at: Option<Instant>, what: &'static str) {
 
 /// Disarms it; for the end of the connection.
 pub(crate) fn clear(body: &Body) {
-    let old = {
-        let mut slot = lock(&body.deadline);
-        slot.epoch = slot.epoch.wrapping_add(1);
-        slot.armed.take()
-    };
+    let old = lock(&body.deadline).set(None);
     drop(old);
 }
+
+/// Looks repeated for an alarm that came during a look. More than one is rare; where no timer is to be had, each poll
+/// is such an alarm, and the caller must not be held.
+const LOOKS: usize = 8;
 
 /// Looks whether the deadline has passed, and arms its timer if not. The timer is polled with no lock held: it may wake
 /// at once, start a thread, wake a reactor.
 fn look(body: &Arc<Body>) {
-    let (epoch, armed) = {
-        let mut slot = lock(&body.deadline);
-        (slot.epoch, slot.armed.take())
-    };
-    // Another thread looks right now, or it was cleared.
-    let Some(mut armed) = armed else { return };
-    if body.flush.is_closed() {
-        // Both directions are over: there is nothing left to end, and no timer is looked for (the reactor may be gone).
-        return;
-    }
-    let waker = Waker::from(Arc::new(Alarm(Arc::downgrade(body))));
-    if Pin::new(&mut armed.sleep).poll(&mut Context::from_waker(&waker)) == Poll::Pending {
-        let mut slot = lock(&body.deadline);
-        if slot.epoch == epoch {
-            slot.armed = Some(armed);
+    for _ in 0..LOOKS {
+        let taken = lock(&body.deadline).take();
+        let Some((epoch, mut armed)) = taken else { return };
+        if body.flush.is_closed() {
+            // Both directions are over: there is nothing left to end, and no timer is looked for (the reactor may be
+            // gone).
             return;
         }
-        drop(slot);
-        // Set anew or cleared meanwhile: this one is no more.
+        let waker = Waker::from(Arc::new(Alarm(Arc::downgrade(body))));
+        if Pin::new(&mut armed.sleep).poll(&mut Context::from_waker(&waker)) == Poll::Pending {
+            let back = lock(&body.deadline).put_back(epoch, armed);
+            match back {
+                Back::Missed => continue,
+                Back::Kept => return,
+                Back::Gone(old) => return drop(old),
+            }
+        }
+        let what = armed.what;
         drop(armed);
+        if lock(&body.deadline).epoch == epoch {
+            ran_out(body, CloseReason::Timeout(Clock::Deadline(what)));
+        }
         return;
-    }
-    let what = armed.what;
-    drop(armed);
-    if lock(&body.deadline).epoch == epoch {
-        ran_out(body, CloseReason::Timeout(Clock::Deadline(what)));
     }
 }
 
@@ -133,5 +160,41 @@ impl Drop for ReadTimeoutSuspended {
         // The new start first: a tick between the two must not see the old one.
         body.touch(crate::exec::local::here(&body.home));
         body.suspended.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn armed(what: &'static str) -> Box<Armed> {
+        Box::new(Armed { sleep: time::sleep_until(time::now()), what })
+    }
+
+    /// The timer fires while the look that armed it still holds the deadline: that look must look again, for no other
+    /// alarm will come.
+    #[test]
+    fn an_alarm_during_a_look_is_not_lost() {
+        let mut slot = Slot::default();
+        assert!(slot.set(Some(armed("a"))).is_none());
+        let (epoch, taken) = slot.take().unwrap();
+        assert!(slot.take().is_none(), "two looks have it");
+        assert!(matches!(slot.put_back(epoch, taken), Back::Missed));
+        let (epoch, taken) = slot.take().unwrap();
+        assert!(matches!(slot.put_back(epoch, taken), Back::Kept), "looked at again without an alarm");
+    }
+
+    #[test]
+    fn a_deadline_that_was_set_anew_or_cleared_during_a_look_is_not_put_back() {
+        let mut slot = Slot::default();
+        drop(slot.set(Some(armed("old"))));
+        let (epoch, taken) = slot.take().unwrap();
+        assert!(slot.set(Some(armed("new"))).is_none());
+        assert!(matches!(slot.put_back(epoch, taken), Back::Gone(old) if old.what == "old"));
+        let (epoch, taken) = slot.take().unwrap();
+        assert_eq!(taken.what, "new");
+        drop(slot.set(None));
+        assert!(matches!(slot.put_back(epoch, taken), Back::Gone(_)));
+        assert!(slot.take().is_none());
     }
 }
