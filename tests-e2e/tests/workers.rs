@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use epoxide::workers::{self, WorkersConfig};
 use epoxide::{Connection, ReadHalf, WriteHalf};
-use epoxide_tests_e2e::{Case, Ending, Gate, Http, Peer, Server, echo, http_ok, loopback, pattern, stage, wait_until};
+use epoxide_tests_e2e::{
+    Case, Ending, Gate, Http, Peer, Server, block_within, echo, http_ok, loopback, pattern, stage, wait_until,
+};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -347,4 +349,33 @@ fn a_handler_that_awaits_a_job_does_not_hold_its_reactor() {
     assert_eq!(other.read_exactly(1, SOON), Ok(b"x".to_vec()));
     gate.open();
     assert_eq!(waits.read_to_end(SOON), (vec![1], Ending::Eof));
+}
+
+/// A worker, a job and a thread that has entered the runtime connect as a reactor does; a thread without one may not.
+#[test]
+fn every_thread_with_a_current_runtime_connects() {
+    let case = Case::start();
+    let server = Server::start(&case, |b| {
+        b.listen(loopback(), echo);
+    });
+    let addr = server.addr();
+    let ask = async move || {
+        let mut connection = epoxide::connect(addr).await?;
+        connection.send_all(b"ask").await?;
+        let answer = connection.read().await?;
+        io::Result::Ok((answer.map(|bytes| bytes.to_vec()), connection.reactor()))
+    };
+    let expected = (Some(b"ask".to_vec()), server.reactor());
+    let pool = server.reactor().workers();
+    let on_a_worker = pool.spawn(async move { (on_worker(), ask().await) }).unwrap();
+    let (there, asked) = block_within(on_a_worker, SOON).unwrap().unwrap();
+    assert!(there);
+    assert_eq!(asked.unwrap(), expected);
+    let in_a_job = pool.spawn_blocking(move || block_within(ask(), SOON).unwrap().unwrap()).unwrap();
+    assert_eq!(block_within(in_a_job, SOON).unwrap().unwrap(), expected);
+    let reactor = server.reactor();
+    let entered = reactor.enter();
+    assert_eq!(block_within(ask(), SOON).unwrap().unwrap(), expected);
+    drop(entered);
+    assert_eq!(block_within(ask(), SOON).unwrap().unwrap_err().kind(), io::ErrorKind::NotConnected);
 }

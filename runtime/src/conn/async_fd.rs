@@ -58,7 +58,7 @@ impl<T: AsFd> AsyncFd<T> {
     /// Watches `inner` on the reactor of the calling thread.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] on a thread without a reactor, and those of [`new_on`](Self::new_on).
+    /// [`io::ErrorKind::NotConnected`] on a thread without a current runtime, and those of [`new_on`](Self::new_on).
     pub fn new(inner: T) -> io::Result<Self> {
         let reactor = ReactorHandle::current().ok_or_else(|| {
             let text = "AsyncFd::new needs a reactor on its thread; AsyncFd::new_on takes a handle";

@@ -8,9 +8,9 @@ use crate::conn::attempt::{self, Attempt};
 use crate::conn::connect_addr::{ConnectAddr, ConnectOptions, Target};
 use crate::conn::connection::Connection;
 use crate::conn::resolve;
+use crate::exec::ambient;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::Home;
-use crate::exec::local;
 use crate::sys::error::SysError;
 use crate::time;
 use std::fmt;
@@ -40,12 +40,13 @@ use std::task::{Context, Poll};
 /// What connect(2) and socket(7) say (`ECONNREFUSED`, `ENETUNREACH`, `EADDRNOTAVAIL`, `EMFILE`...), with the address in
 /// the text; [`io::ErrorKind::TimedOut`] after [`ConnectOptions::timeout`]; [`io::ErrorKind::InvalidInput`] for an
 /// address that is none; [`io::ErrorKind::ConnectionAborted`] when the reactor stops; [`io::ErrorKind::WouldBlock`]
-/// (`EAGAIN`) for a unix listener whose backlog is full; [`io::ErrorKind::NotConnected`] on a thread without a reactor.
+/// (`EAGAIN`) for a unix listener whose backlog is full; [`io::ErrorKind::NotConnected`] on a thread without a
+/// current runtime.
 ///
 /// # Cancel safety
 /// Dropping the future gives the attempt up and closes its sockets.
 pub fn connect(addr: impl Into<ConnectAddr>) -> Connect {
-    Connect::new(local::home(), addr.into())
+    Connect::new(ambient::home(), addr.into())
 }
 
 /// [`connect`] with options.
@@ -94,7 +95,7 @@ impl Future for Connect {
 async fn within_timeout(home: Option<Arc<Home>>, addr: ConnectAddr) -> io::Result<Connection> {
     let ConnectAddr { target, options } = addr;
     let home = home.ok_or_else(|| {
-        let text = "a thread without a reactor connects by ReactorHandle::connect";
+        let text = "a thread without a current runtime connects by ReactorHandle::connect";
         SysError::wrap("connect to", &target, io::Error::new(io::ErrorKind::NotConnected, text))
     })?;
     if options.timeout.is_zero() {

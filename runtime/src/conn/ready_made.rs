@@ -22,7 +22,7 @@ impl Connection {
     /// calling thread.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] on a thread without a reactor, and those of [`from_std_on`](Self::from_std_on).
+    /// [`io::ErrorKind::NotConnected`] on a thread without a current runtime, and those of [`from_std_on`](Self::from_std_on).
     pub fn from_std(stream: TcpStream) -> io::Result<Self> {
         Self::from_std_on(&here()?, stream)
     }
@@ -110,7 +110,7 @@ impl Connection {
 /// The reactor of this thread.
 fn here() -> io::Result<ReactorHandle> {
     ReactorHandle::current().ok_or_else(|| {
-        let text = "no reactor runs on this thread: use the form that takes a ReactorHandle";
+        let text = "this thread has no current runtime: use the form that takes a ReactorHandle";
         io::Error::new(io::ErrorKind::NotConnected, text)
     })
 }

@@ -81,7 +81,7 @@ impl Listener {
     /// Binds and listens; connections belong to the reactor of the calling thread. See [`bind_on`](Self::bind_on).
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] on a thread without a reactor, and those of [`bind_on`](Self::bind_on).
+    /// [`io::ErrorKind::NotConnected`] on a thread without a current runtime, and those of [`bind_on`](Self::bind_on).
     pub async fn bind(addr: impl Into<ListenAddr>) -> io::Result<Self> {
         let reactor = current()?;
         Self::bind_on(&reactor, addr).await
@@ -110,7 +110,7 @@ impl Listener {
     /// Connections belong to the reactor of the calling thread.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] on a thread without a reactor, [`io::ErrorKind::ConnectionAborted`] when the
+    /// [`io::ErrorKind::NotConnected`] on a thread without a current runtime, [`io::ErrorKind::ConnectionAborted`] when the
     /// reactor has stopped.
     pub fn from_std(listener: impl Into<OwnedFd>) -> io::Result<Self> {
         let fd = listener.into();
