@@ -285,7 +285,7 @@ fn a_dropped_future_never_leaves_a_part() {
         assert!(poll_once(send.as_mut(), &Parker::new()).is_pending());
     }
     let reader = read_on(peer);
-    block_within(connection.send_file(file.clone(), 0..251), HANG).unwrap().unwrap();
+    block_within(connection.send_file(file, 0..251), HANG).unwrap().unwrap();
     drop(connection);
     let (received, ending) = reader.join().unwrap();
     assert_eq!((received.len(), ending), (filled + 251, Ending::Eof));

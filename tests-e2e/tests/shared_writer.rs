@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use epoxide::{Connection, Refusal, SendOutcome, SharedLimits, SharedWriter};
-use epoxide_tests_e2e::{Case, Ending, Peer, Server, block_within, loopback, wait_until};
+use epoxide_tests_e2e::{Case, Ending, Gate, Peer, Server, block_within, loopback, wait_until};
 
 const HANG: Duration = Duration::from_secs(30);
 const CLIENTS: usize = 32;
@@ -88,8 +88,16 @@ impl Checker {
 }
 
 /// Reads `frames` frames in pieces of `size` (growing after a while), on a thread of its own.
-fn read_frames(mut peer: Peer, frames: usize, size: usize) -> JoinHandle<(Peer, Found)> {
+fn read_frames(peer: Peer, frames: usize, size: usize) -> JoinHandle<(Peer, Found)> {
+    let now = Gate::new();
+    now.open();
+    read_frames_from(now, peer, frames, size)
+}
+
+/// The same, once the gate is open.
+fn read_frames_from(begin: Gate, mut peer: Peer, frames: usize, size: usize) -> JoinHandle<(Peer, Found)> {
     std::thread::spawn(move || {
+        assert!(begin.wait_blocking(HANG));
         let mut checker = Checker::default();
         let (mut space, mut total) = (vec![0; 65_536], 0);
         while total < frames * LEN {
@@ -136,8 +144,15 @@ fn every_frame_reaches_every_client_whole_and_in_order() {
         let (server, shared) = sharing(&case, roomy());
         let (peers, writers): (Vec<_>, Vec<_>) = (0..CLIENTS).map(|_| connect(&server, &shared)).unzip();
         let total = FRAMES / publishers * publishers;
-        let readers: Vec<_> = peers.into_iter().map(|peer| read_frames(peer, total, 65_536)).collect();
-        publish(publishers, &writers, |_, _, outcome| accepted(outcome));
+        let begin = Gate::new();
+        let read = |peer| read_frames_from(begin.clone(), peer, total, 65_536);
+        let readers: Vec<_> = peers.into_iter().map(read).collect();
+        publish(publishers, &writers, |_, (_, seq), outcome| {
+            accepted(outcome);
+            if seq == 20 {
+                begin.open();
+            }
+        });
         for reader in readers {
             let (mut peer, mut found) = reader.join().unwrap();
             found.frames.sort_unstable();
@@ -147,7 +162,7 @@ fn every_frame_reaches_every_client_whole_and_in_order() {
             assert_eq!(peer.read(&mut [0], Duration::from_millis(1)), Err(Ending::Timeout));
         }
         let stats = server.stats();
-        assert!(stats.send_eagain > 100, "vacuity: {} sends were refused", stats.send_eagain);
+        assert!(stats.send_eagain >= CLIENTS as u64, "vacuity: {} sends were refused", stats.send_eagain);
         eprintln!("{publishers} publishers: {} sends, {} refused", stats.sends, stats.send_eagain);
         drop(writers);
     }
@@ -260,11 +275,15 @@ fn flushes_of_tasks_and_threads_all_return() {
     let case = Case::start();
     let (server, shared) = sharing(&case, roomy());
     let (peer, writer) = connect(&server, &shared);
-    let reader = read_frames(peer, FRAMES, 512);
+    // Enough for nobody to find nothing to wait for: the peer reads once somebody waits.
+    const BEFORE: usize = 30;
+    (0..BEFORE).for_each(|seq| accepted(writer.send(frame(9, seq))));
+    let begin = Gate::new();
+    let reader = read_frames_from(begin.clone(), peer, FRAMES + BEFORE, 512);
     let (done, dones) = channel();
     let threads: Vec<_> = (0..4)
         .map(|publisher| {
-            let (writer, done) = (writer.clone(), done.clone());
+            let (writer, done, begin) = (writer.clone(), done.clone(), begin.clone());
             let reactor = server.reactor();
             std::thread::spawn(move || {
                 let mut waited = 0;
@@ -279,6 +298,7 @@ fn flushes_of_tasks_and_threads_all_return() {
                     }
                     if seq % 7 == publisher {
                         waited += usize::from(writer.queued_len() > 0);
+                        begin.open();
                         let flushed = block_within(writer.flush(), HANG).expect("a flush is left behind");
                         flushed.unwrap();
                     }

@@ -82,10 +82,10 @@ fn race(
     let (ender, after) = (rng.below(SENDERS as u64) as usize, rng.below(30) as usize);
     let mut end = Some(end);
     std::thread::scope(|scope| {
-        for publisher in 0..SENDERS {
+        for (publisher, &seed) in seeds.iter().enumerate() {
             let (writer, peer, accepted, refused, count) = (writer.clone(), &peer, &accepted, &refused, &count);
             let mut end = end.take_if(|_| publisher == ender);
-            let mut rng = Rng::new(seeds[publisher]);
+            let mut rng = Rng::new(seed);
             scope.spawn(move || {
                 let mut mine = Vec::new();
                 for seq in 0..30 {
@@ -302,9 +302,9 @@ fn sends_against_stop() {
         let writers: Vec<_> = (0..4).map(|_| shared.recv_timeout(HANG).unwrap()).collect();
         let seeds: Vec<_> = (0..SENDERS).map(|_| rng.next_u64()).collect();
         std::thread::scope(|scope| {
-            for publisher in 0..SENDERS {
+            for (publisher, &seed) in seeds.iter().enumerate() {
                 let (writers, windows) = (&writers, &windows);
-                let mut rng = Rng::new(seeds[publisher]);
+                let mut rng = Rng::new(seed);
                 scope.spawn(move || {
                     for seq in 0.. {
                         let writer = &writers[rng.below(4) as usize];

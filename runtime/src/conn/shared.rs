@@ -256,3 +256,7 @@ impl SharedWriter {
 #[cfg(all(test, not(loom)))]
 #[path = "shared_tests.rs"]
 mod tests;
+
+#[cfg(all(test, not(loom)))]
+#[path = "shared_end_tests.rs"]
+mod end_tests;

@@ -1,14 +1,13 @@
 //! Unit tests of the shared writer on real sockets, without a reactor: the test itself takes its part, edge by edge.
 
 use super::*;
-use crate::buf::Outgoing;
 use crate::config::ReactorConfig;
 use crate::conn::connection::Connection;
 use crate::exec::home::{Home, Msg};
 use crate::id::ListenerId;
 use crate::stats::Stats;
 use std::future::Future;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -16,9 +15,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 
-struct Setup {
-    body: Arc<Body>,
-    peer: TcpStream,
+pub(super) struct Setup {
+    pub(super) body: Arc<Body>,
+    pub(super) peer: TcpStream,
 }
 
 impl Setup {
@@ -33,7 +32,7 @@ impl Setup {
         (Self { body: body.clone(), peer }, Connection::new(body))
     }
 
-    fn shared(limits: SharedLimits) -> (Self, crate::conn::read_half::ReadHalf, SharedWriter) {
+    pub(super) fn shared(limits: SharedLimits) -> (Self, crate::conn::read_half::ReadHalf, SharedWriter) {
         let (setup, connection) = Self::new();
         let (reader, writer) = connection.into_shared(limits);
         (setup, reader, writer)
@@ -44,7 +43,7 @@ impl Setup {
     }
 
     /// Reads `n` bytes while taking the reactor's part: edges and owed turns.
-    fn read(&mut self, n: usize) -> Vec<u8> {
+    pub(super) fn read(&mut self, n: usize) -> Vec<u8> {
         self.peer.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let (mut got, mut space) = (Vec::new(), vec![0; 65_536]);
         for _ in 0..10_000 {
@@ -74,14 +73,14 @@ impl Setup {
     }
 
     /// Nothing but the FIN comes.
-    fn ends(&mut self) {
+    pub(super) fn ends(&mut self) {
         self.peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         assert_eq!(self.peer.read(&mut [0; 1]).unwrap(), 0, "something comes behind the last frame");
     }
 }
 
 #[derive(Default)]
-struct Flag(AtomicUsize);
+pub(super) struct Flag(pub(super) AtomicUsize);
 
 impl Wake for Flag {
     fn wake(self: Arc<Self>) {
@@ -89,7 +88,7 @@ impl Wake for Flag {
     }
 }
 
-fn flag() -> (Arc<Flag>, Waker) {
+pub(super) fn flag() -> (Arc<Flag>, Waker) {
     let flag = Arc::new(Flag::default());
     (flag.clone(), Waker::from(flag))
 }
@@ -99,7 +98,7 @@ fn no_age(limits: SharedLimits) -> SharedLimits {
 }
 
 /// Sends 64 KiB frames until one is queued; returns all that was accepted.
-fn block(writer: &SharedWriter) -> Vec<u8> {
+pub(super) fn block(writer: &SharedWriter) -> Vec<u8> {
     let mut accepted = Vec::new();
     for i in 0..4096_u32 {
         let frame = vec![i as u8; 65_536];
@@ -315,46 +314,6 @@ fn tickets_after_sharing_a_parked_flush_are_exact() {
     assert!(matches!(flush.as_mut().poll(&mut cx), Poll::Ready(Ok(()))));
 }
 
-#[test]
-fn a_frame_that_comes_too_late_for_the_fin_is_refused_whole() {
-    let (mut setup, _reader, writer) = Setup::shared(SharedLimits::default());
-    let body = &setup.body;
-    // Between its append and its kick, this side's FIN was asked for.
-    let frame = Bytes::from(vec![1; 5000]);
-    writer.append(&frame).unwrap();
-    let mut flush = pin!(writer.flush());
-    let (woken, waker) = flag();
-    assert!(flush.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    writer.close_handle().close();
-    assert_eq!(writer.kick(), Drive::Closed);
-    assert_eq!(writer.queued_len(), 0);
-    assert!(woken.0.load(SeqCst) >= 1, "who waits for that frame is left behind");
-    let result = flush.as_mut().poll(&mut Context::from_waker(&waker));
-    assert!(matches!(result, Poll::Ready(Err(_))), "{result:?}");
-    assert!(matches!(writer.send(frame), SendOutcome::Refused(Refusal::Closed(CloseReason::Local), _)));
-    assert!(body.flush.is_over() && !body.flush.is_closed());
-    setup.ends();
-}
-
-/// A writer that is refused owns nothing: the thread inside a send still does.
-#[test]
-fn a_refused_frame_leaves_the_owner_its_word() {
-    let (setup, _reader, writer) = Setup::shared(SharedLimits::default());
-    let body = &setup.body;
-    assert_eq!(body.flush.kick(), Kick::Own);
-    let frame = Bytes::from(vec![1; 5000]);
-    writer.append(&frame).unwrap();
-    writer.close_handle().reset();
-    assert_eq!(writer.kick(), Drive::Closed);
-    assert!(body.flush.is_flushing(), "the owner's word is gone");
-    let mut batch = Outgoing::new();
-    batch.stage(b"in hand");
-    body.queued.fetch_add(7, Ordering::Relaxed);
-    let end = drive::drive(body, Batch { bytes: &mut batch, counted: true }, 1 << 20, None);
-    assert_eq!((end, writer.queued_len()), (Drive::Closed, 0));
-    assert!(body.flush.is_idle());
-}
-
 /// Each frame, once out, appends the next: without a bound one send would never end.
 #[test]
 fn one_owner_looks_a_bounded_number_of_times() {
@@ -399,105 +358,6 @@ fn one_send_hands_over_to_the_reactor_past_its_budget() {
     assert!(setup.body.flush.serve_owed());
     drive::drive_as_reactor(&setup.body);
     assert!(setup.read(large.len()) == large);
-}
-
-#[test]
-fn dropping_the_last_clone_sends_what_was_queued_and_then_the_fin() {
-    let (mut setup, _reader, writer) = Setup::shared(SharedLimits::default());
-    let accepted = block(&writer);
-    let other = writer.clone();
-    drop(writer);
-    assert!(!setup.body.flush.has_fin());
-    drop(other);
-    assert!(setup.body.flush.has_fin() && !setup.body.flush.is_idle());
-    assert!(setup.read(accepted.len()) == accepted);
-    setup.ends();
-}
-
-#[test]
-fn the_peers_fin_lets_what_was_accepted_go_out() {
-    for half_open in [false, true] {
-        let (mut setup, reader, writer) = Setup::shared(SharedLimits { half_open, ..SharedLimits::default() });
-        let accepted = block(&writer);
-        let (woken, waker) = flag();
-        let mut cx = Context::from_waker(&waker);
-        let mut closed = pin!(writer.closed());
-        assert!(closed.as_mut().poll(&mut cx).is_pending());
-        setup.peer.shutdown(std::net::Shutdown::Write).unwrap();
-        ending::peer_edge(&setup.body, true, false);
-        assert!(closed.as_mut().poll(&mut cx).is_pending(), "somebody reads");
-        drop(reader);
-        if half_open {
-            assert!(closed.as_mut().poll(&mut cx).is_pending());
-            assert!(setup.read(accepted.len()) == accepted);
-            assert!(matches!(writer.send(&b"on"[..]), SendOutcome::Sent));
-            assert_eq!(setup.read(2), b"on");
-        } else {
-            assert_eq!(woken.0.load(SeqCst), 1);
-            assert!(matches!(closed.as_mut().poll(&mut cx), Poll::Ready(CloseReason::PeerFin)));
-            assert!(matches!(writer.send(&b"on"[..]), SendOutcome::Refused(Refusal::Closed(CloseReason::PeerFin), _)));
-            assert!(setup.read(accepted.len()) == accepted);
-            setup.ends();
-        }
-    }
-}
-
-#[test]
-fn a_reset_is_seen_without_a_send_also_when_half_open() {
-    for reads in [false, true] {
-        let (setup, reader, writer) = Setup::shared(SharedLimits { half_open: true, ..SharedLimits::default() });
-        let reader = reads.then_some(reader);
-        let (woken, waker) = flag();
-        let mut cx = Context::from_waker(&waker);
-        let mut closed = pin!(writer.closed());
-        assert!(closed.as_mut().poll(&mut cx).is_pending());
-        // Unread input at close(2): a reset.
-        (&setup.peer).write_all(b"x").unwrap();
-        let _ = writer.send(&b"unread"[..]);
-        let Setup { body, peer } = setup;
-        peer.peek(&mut [0; 6]).unwrap();
-        drop(peer);
-        let state =
-            || matches!(crate::sys::socket::tcp_state(std::os::fd::AsFd::as_fd(&*body)), Ok(crate::sys::socket::CLOSE));
-        assert!(
-            (0..100_000).any(|_| {
-                std::thread::yield_now();
-                state()
-            }),
-            "vacuity: no reset came"
-        );
-        ending::peer_edge(&body, true, true);
-        assert_eq!(woken.0.load(SeqCst), 1, "left behind");
-        let end = closed.as_mut().poll(&mut cx);
-        assert!(matches!(end, Poll::Ready(CloseReason::PeerReset { errno: 104 })), "{end:?}");
-        drop(reader);
-    }
-}
-
-#[test]
-fn a_close_on_this_side_resolves_every_wait() {
-    type Close = fn(&CloseHandle);
-    for (close, drained) in [(CloseHandle::close as Close, true), (CloseHandle::reset, false)] {
-        let (mut setup, _reader, writer) = Setup::shared(SharedLimits::default());
-        let accepted = block(&writer);
-        let (woken, waker) = flag();
-        let mut cx = Context::from_waker(&waker);
-        let (mut flush, mut closed) = (pin!(writer.flush()), pin!(writer.closed()));
-        assert!(flush.as_mut().poll(&mut cx).is_pending());
-        assert!(closed.as_mut().poll(&mut cx).is_pending());
-        close(&writer.close_handle());
-        assert!(matches!(closed.as_mut().poll(&mut cx), Poll::Ready(CloseReason::Local)));
-        if drained {
-            assert_eq!(woken.0.load(SeqCst), 1, "the bytes are not out yet");
-            assert!(setup.read(accepted.len()) == accepted);
-            assert_eq!(woken.0.load(SeqCst), 2);
-            assert!(matches!(flush.as_mut().poll(&mut cx), Poll::Ready(Ok(()))));
-        } else {
-            assert_eq!(woken.0.load(SeqCst), 2);
-            assert!(matches!(flush.as_mut().poll(&mut cx), Poll::Ready(Err(_))));
-        }
-        assert_eq!(writer.queued_len(), 0);
-    }
 }
 
 /// User code, a frame's drop, never runs under the queue's mutex: it may use the same writer.

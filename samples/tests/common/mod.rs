@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 pub(crate) struct Sample {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    pub first_line: String,
-    pub addr: SocketAddr,
+    pub(crate) first_line: String,
+    pub(crate) addr: SocketAddr,
 }
 
 impl Sample {
