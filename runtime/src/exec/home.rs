@@ -190,7 +190,8 @@ impl Home {
     /// Asks for a drain that ends within `grace`, or within that of an earlier request if it is sooner. Any thread; the
     /// reactor keeps the deadline itself, so nobody has to wait for it to pass.
     pub(crate) fn drain(&self, grace: Duration) {
-        let now = crate::sys::clock::monotonic_coarse_ms();
+        // The coarse clock lags by up to a tick of the kernel, 10 ms at most: never before the deadline.
+        let now = crate::sys::clock::monotonic_coarse_ms() + 10;
         let grace = u64::try_from(grace.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         self.drain_deadline.fetch_min(now.saturating_add(grace), Ordering::AcqRel);
         self.request(Stage::Draining);
