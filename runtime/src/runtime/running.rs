@@ -110,8 +110,9 @@ impl Runtime {
     /// the rest is reset and counted. Then the [workers](crate::workers) stop: tasks are dropped, blocking jobs have
     /// what is left of the grace. Also from a task of this runtime; calls may overlap, the earliest deadline wins.
     ///
-    /// Cancel safety: the drain goes on, with its deadline, when the future is dropped; the workers then stop with the
-    /// runtime. A task of this runtime ends with its reactor or worker, so that it does not see the end.
+    /// Cancel safety: the drain goes on, with its deadline, when the future is dropped; blocking jobs that have not begun
+    /// are then given up when the runtime is dropped. A task of this runtime ends with its reactor or worker, so that
+    /// it does not see the end.
     pub fn shutdown(&self, grace: Duration) -> impl Future<Output = ShutdownReport> + Send + 'static {
         let control = self.control.clone();
         let begun = time::now();
@@ -119,13 +120,7 @@ impl Runtime {
         async move {
             std::future::poll_fn(|cx| if control.poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending })
                 .await;
-            let pools = &control.pools;
-            pools.close();
-            let left = time::after(begun, grace).saturating_duration_since(time::now());
-            if time::timeout(left, pools.over()).await.is_err() {
-                pools.abort();
-                pools.workers_over().await;
-            }
+            control.pools.stop(time::after(begun, grace)).await;
             report(&control, begun)
         }
     }
@@ -136,15 +131,11 @@ impl Runtime {
     /// [`io::ErrorKind::Deadlock`] on a reactor thread, on an async worker, and in a blocking job of this runtime, which
     /// would wait for itself: use [`shutdown`](Self::shutdown).
     pub fn shutdown_blocking(&self, grace: Duration) -> io::Result<ShutdownReport> {
-        self.refuse_own_thread("shutdown_blocking")?;
+        self.refuse_to_wait("shutdown_blocking")?;
         let begun = time::now();
         self.drain(grace);
         self.control.wait_until(None);
-        self.control.pools.close();
-        if !self.control.pools.wait(Some(time::after(begun, grace))) {
-            self.control.pools.abort();
-            self.control.pools.wait_for_the_idle();
-        }
+        self.control.pools.stop_blocking(time::after(begun, grace));
         Ok(report(&self.control, begun))
     }
 
@@ -160,17 +151,18 @@ impl Runtime {
         }
     }
 
-    /// A thread that this runtime's end would wait for.
-    fn is_own_thread(&self) -> bool {
-        self.homes.iter().any(|home| local::is_here(home)) || self.control.pools.is_own_thread()
-    }
-
-    fn refuse_own_thread(&self, call: &str) -> io::Result<()> {
-        if !local::is_reactor_thread() && ambient::class() != Class::Worker && !self.is_own_thread() {
+    /// Reactors and async workers do not block, whoever's they are; and nobody waits for itself.
+    fn refuse_to_wait(&self, call: &str) -> io::Result<()> {
+        let text = if local::is_reactor_thread() {
+            "on a reactor thread, which must not wait"
+        } else if ambient::class() == Class::Worker {
+            "on an async worker, which must not wait"
+        } else if self.control.pools.is_own_thread() {
+            "in a blocking job of the runtime, which would wait for it"
+        } else {
             return Ok(());
-        }
-        let text =
-            format!("{call} was called on a reactor or worker thread, which must not wait: use shutdown().await");
+        };
+        let text = format!("{call} was called {text}: use shutdown().await");
         Err(io::Error::new(io::ErrorKind::Deadlock, text))
     }
 
@@ -179,7 +171,7 @@ impl Runtime {
     /// # Errors
     /// The fault of a reactor that ended without being asked to; the others are drained all the same.
     pub fn run(self, grace: Duration) -> io::Result<ShutdownReport> {
-        self.refuse_own_thread("Runtime::run")?;
+        self.refuse_to_wait("Runtime::run")?;
         let signals = sys::signal::watch_termination()?;
         // A reactor that dies is noticed within a second; signals at once.
         while signals.wait(Some(Duration::from_secs(1)))?.is_none() {
@@ -188,26 +180,27 @@ impl Runtime {
             }
         }
         let begun = time::now();
-        let deadline = time::after(begun, grace);
+        let mut deadline = time::after(begun, grace);
         self.drain(grace);
         while !self.control.is_over() {
             let step = Duration::from_millis(20);
             if signals.try_next()?.is_some() {
                 self.request(Stage::Aborting);
                 self.control.wait_until(None);
+                deadline = begun;
                 break;
             }
             self.control.wait_until(time::now().checked_add(step));
         }
         let pools = &self.control.pools;
         pools.close();
-        while !pools.wait(time::now().checked_add(Duration::from_millis(20))) {
-            if time::now() >= deadline || signals.try_next()?.is_some() {
-                pools.abort();
-                pools.wait_for_the_idle();
+        while time::now() < deadline && signals.try_next()?.is_none() {
+            let step = time::after(time::now(), Duration::from_millis(20));
+            if pools.wait(Some(step.min(deadline))) {
                 break;
             }
         }
+        pools.stop_blocking(begun);
         match self.control.take_fault() {
             Some(fault) => Err(fault),
             None => Ok(report(&self.control, begun)),
@@ -225,7 +218,8 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         self.request(Stage::Aborting);
         let pools = &self.control.pools;
-        if self.is_own_thread() {
+        let in_own_task = ambient::class() == Class::Worker && pools.is_own_thread();
+        if in_own_task || self.homes.iter().any(|home| local::is_here(home)) {
             // Inside one of its own tasks: the threads end by themselves.
             pools.close();
             pools.abort();

@@ -8,6 +8,7 @@
 
 use crate::exec::ambient::{self, Class};
 use crate::exec::home::Home;
+use crate::time;
 use crate::workers::blocking::BlockingPool;
 use crate::workers::config::WorkersConfig;
 use crate::workers::crew::Setting;
@@ -67,6 +68,25 @@ impl Pools {
         self.blocking.abort();
     }
 
+    /// After the reactors: everything is settled when it is done, and what still runs are jobs past `deadline`.
+    pub(crate) fn stop_blocking(&self, deadline: Instant) {
+        self.close();
+        if !self.wait(Some(deadline)) {
+            self.abort();
+            self.wait_for_the_idle();
+        }
+    }
+
+    /// The same for a task.
+    pub(crate) async fn stop(&self, deadline: Instant) {
+        self.close();
+        let left = deadline.saturating_duration_since(time::now());
+        if time::timeout(left, self.over()).await.is_err() {
+            self.abort();
+            self.workers_over().await;
+        }
+    }
+
     /// Waits until every thread of both pools has ended, or `deadline`. True: they have.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> bool {
         self.tasks.crew().wait(deadline, || 0) & self.blocking.crew().wait(deadline, || 0)
@@ -79,13 +99,13 @@ impl Pools {
     }
 
     /// Ready when every thread of both pools has ended.
-    pub(crate) async fn over(&self) {
+    async fn over(&self) {
         self.workers_over().await;
         poll_fn(|cx| if self.blocking.crew().poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     /// Ready when every async worker has ended.
-    pub(crate) async fn workers_over(&self) {
+    async fn workers_over(&self) {
         poll_fn(|cx| if self.tasks.crew().poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
