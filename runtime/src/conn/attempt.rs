@@ -54,13 +54,12 @@ impl Attempt {
     /// The edge has come, or the connection was ended by the reactor.
     fn decided(&self, body: &Arc<Body>) -> io::Result<()> {
         // Both are asked: an error is told only once, and who else took it may have left a socket without a peer.
-        let result = match body.reason() {
-            Some(reason) => Err(reason.into()),
-            None => match sys::socket::take_error(body.as_fd()) {
-                Ok(None) => sys::socket::peer_addr(body.as_fd()).map(drop),
-                Ok(Some(error)) | Err(error) => Err(error),
-            },
+        let told = match sys::socket::take_error(body.as_fd()) {
+            Ok(None) => sys::socket::peer_addr(body.as_fd()).map(drop),
+            Ok(Some(error)) | Err(error) => Err(error),
         };
+        // The reason last: whoever ends a connection stores it before the socket shows anything.
+        let result = body.reason().map_or(told, |reason| Err(reason.into()));
         result.map_err(|error| SysError::wrap("connect to", self.addr, error))
     }
 }
