@@ -349,7 +349,42 @@ fn drops_against_writable_edges() {
     assert!(cut > 0 && usable > 0 && whole > 0, "vacuity: {cut} cut, {usable} usable, {whole} whole");
 }
 
-/// A drain waits for the file, a stop does not; neither leaves the sender behind.
+/// The idle read of the other half waits for the file and ends with it.
+#[test]
+fn a_drain_waits_for_the_file() {
+    let case = Case::start();
+    let (halves, accepted) = channel();
+    let server = Server::start(&case, |b| {
+        b.listen(loopback(), move |connection: Connection| {
+            let halves = halves.clone();
+            async move {
+                connection.set_send_buffer_size(16 * 1024)?;
+                let (mut reader, writer) = connection.into_split();
+                let _ = halves.send(writer);
+                while reader.read_idle().await?.is_some() {}
+                io::Result::Ok(())
+            }
+        });
+    });
+    let peer = Peer::connect_stalling(server.addr());
+    let mut writer = accepted.recv_timeout(HANG).unwrap();
+    let content = pattern(3 << 20);
+    let file = file(&content);
+    let sender = std::thread::spawn(move || block_within(writer.send_file(file, ..), HANG));
+    assert!(wait_until(HANG, || server.stats().flush_parks > 0));
+    let reactor = server.reactor();
+    let stopping = std::thread::spawn(move || server.stop(HANG).unwrap());
+    // The drain's mark wakes the idle read once; only then does the peer read.
+    let polls = reactor.stats().task_polls;
+    assert!(wait_until(HANG, || reactor.stats().task_polls > polls) || stopping.is_finished());
+    let (received, ending) = read_on(peer).join().unwrap();
+    assert_eq!((received.len(), ending), (content.len(), Ending::Eof));
+    sender.join().unwrap().expect("left behind").unwrap();
+    let report = stopping.join().unwrap();
+    assert!(report.graceful && report.cut == 0, "{report:?}");
+}
+
+/// A stop at once does not wait, and leaves the sender not behind.
 #[test]
 fn a_stop_ends_a_waiting_send() {
     let case = Case::start();

@@ -82,10 +82,7 @@ pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option
         };
         match (leave, &sent.end) {
             (Leave::Left { fin }, SendEnd::Empty) => {
-                if fin {
-                    send_fin(body);
-                }
-                body.flush_is_over();
+                left_idle(body, fin);
                 return Drive::Done;
             }
             (Leave::Left { .. }, end) => {
@@ -116,6 +113,14 @@ pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option
             }
         }
     }
+}
+
+/// The owner has left Flushing with everything out.
+pub(crate) fn left_idle(body: &Body, fin: bool) {
+    if fin {
+        send_fin(body);
+    }
+    body.flush_is_over();
 }
 
 /// The owner of a connection that is closed: frees the queue, leaves, tells everybody.

@@ -18,7 +18,7 @@
 //! ```
 
 use crate::conn::body::{Body, Slow};
-use crate::conn::drive::{leave_closed, send_fin};
+use crate::conn::drive::{leave_closed, left_idle};
 use crate::conn::ending;
 use crate::conn::flush_word::Leave;
 use crate::conn::write_half::WriteHalf;
@@ -205,9 +205,7 @@ impl SendFile<'_> {
             match (leave, turn) {
                 (Leave::Left { fin }, Turn::Finished) => {
                     self.state = State::Done;
-                    if fin {
-                        send_fin(body);
-                    }
+                    left_idle(body, fin);
                     return Poll::Ready(Ok(()));
                 }
                 (Leave::Left { .. }, Turn::Budget) => {
@@ -323,9 +321,7 @@ fn finish(body: &Body) {
     loop {
         match body.flush.finish() {
             Leave::Left { fin } => {
-                if fin {
-                    send_fin(body);
-                }
+                left_idle(body, fin);
                 return;
             }
             Leave::Again => {}
