@@ -47,6 +47,11 @@ mod stats;
 mod sync;
 mod sys;
 pub mod time;
+
+/// Waiting for signals as a future.
+pub mod signal {
+    pub use crate::runtime::signal::{SignalKind, Signals, ctrl_c};
+}
 pub mod workers;
 
 #[cfg(doctest)]

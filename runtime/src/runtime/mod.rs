@@ -10,6 +10,7 @@
 //! | `launch` | threads, pinning, the start that waits for every reactor |
 //! | `control` | who still runs, what was cut |
 //! | `running` | the running runtime: addresses, handles, shutdown |
+//! | `signal` | waiting for signals as a future |
 //! | `single` | one reactor on the calling thread, and `block_on` |
 
 pub(crate) mod builder;
@@ -18,6 +19,7 @@ mod launch;
 pub(crate) mod listen;
 pub(crate) mod listener;
 pub(crate) mod running;
+pub(crate) mod signal;
 pub(crate) mod single;
 
 #[cfg(all(test, not(loom)))]
