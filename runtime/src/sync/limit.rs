@@ -32,7 +32,7 @@ impl Limit {
         self.held.load(Ordering::Acquire) >= self.max
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn held(&self) -> usize {
         self.held.load(Ordering::Acquire)
     }

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | [`epoll`] | `epoll_create1`, `epoll_ctl`, `epoll_wait` |
 //! | [`eventfd`] | `eventfd2`, and its `read` and `write` |
-//! | [`file`] | `sendfile`, `fstat`, and `pthread_sigmask`, `sigtimedwait`, `sigpending` around it |
+//! | [`mod@file`] | `sendfile`, `fstat`, and `pthread_sigmask`, `sigtimedwait`, `sigpending` around it |
 //! | [`io`] | `recv`, `send`, `sendmsg` |
 //! | [`socket`] | `socket`, `bind`, `listen`, `accept4`, `connect`, `shutdown`, `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `ioctl(SIOCOUTQ)`, `fcntl(F_GETFL, F_SETFL)` |
 //! | [`affinity`] | `sched_getaffinity`, `sched_setaffinity` |

@@ -38,7 +38,7 @@ pub(crate) fn unsent(fd: BorrowedFd<'_>) -> io::Result<u64> {
     calls::ioctl_outq(fd)
 }
 
-/// The state in TCP_INFO: [`CLOSE_WAIT`], [`CLOSE`] or another of the kernel's.
+/// The state in TCP_INFO: `CLOSE_WAIT`, [`CLOSE`] or another of the kernel's.
 pub(crate) fn tcp_state(fd: BorrowedFd<'_>) -> io::Result<u8> {
     options::tcp_info_state(fd)
 }
