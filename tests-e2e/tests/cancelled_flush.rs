@@ -71,6 +71,8 @@ fn cancelled_flushes_on_the_reactor_keep_the_order() {
         b.listen(loopback(), move |mut connection: Connection| {
             let (whole, counts) = (whole.clone(), counts.clone());
             async move {
+                // A buffer of next to nothing: flushes block however fast the peer reads.
+                connection.set_send_buffer_size(4096)?;
                 let _ = counts.send(send_cancelling(&mut connection, &whole).await?);
                 connection.shutdown().await
             }
