@@ -7,8 +7,9 @@ use epoxide::{
     AbortHandle, Accept, Address, AsyncFd, Builder, CloseHandle, CloseReason, Closed, Connect, ConnectAddr,
     ConnectOptions, Connection, Draining, Flush, Incoming, JoinError, JoinHandle, ListenAddr, ListenOptions, Listener,
     ListenerId, NotReady, OnThisThread, PanicPayload, PostError, Reactor, ReactorConfig, ReactorHandle, Read, ReadHalf,
-    ReadMore, ReadSlice, ReadTimeoutSuspended, Ready, ReadyGuard, RecvBuf, Reserved, Runtime, SendAll, SendOutcome,
-    SharedFlush, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats, WriteHalf, YieldNow, time, workers,
+    ReadMore, ReadSlice, ReadTimeoutSuspended, Ready, ReadyGuard, RecvBuf, Refusal, Reserved, Runtime, SendAll,
+    SendFile, SendOutcome, SharedFlush, SharedLimits, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats,
+    WriteHalf, YieldNow, time, workers,
 };
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -61,6 +62,9 @@ fn what_may_cross_threads() {
         SharedFlush<'static>: yes yes,
         Closed<'static>: yes yes,
         SendOutcome: yes yes,
+        SendFile<'static>: yes yes,
+        SharedLimits: yes yes,
+        Refusal: yes yes,
         JoinError: yes yes,
         PanicPayload: yes yes,
         PostError<u8>: yes yes,

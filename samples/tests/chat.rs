@@ -21,8 +21,8 @@ impl Guest {
     fn join(chat: &Sample) -> Self {
         let stream = chat.connect();
         let mut guest = Self { name: String::new(), lines: BufReader::new(stream.try_clone().unwrap()), stream };
-        let welcome = guest.line();
-        guest.name = welcome.strip_prefix("* you are guest ").unwrap().split(' ').next().unwrap().to_owned();
+        let welcome = guest.line_that("is the welcome", |line| line.starts_with("* you are guest "));
+        guest.name = welcome.split(' ').nth(4).unwrap().to_owned();
         guest
     }
 
@@ -36,14 +36,21 @@ impl Guest {
         line.trim_end().to_owned()
     }
 
-    /// The next line that somebody said.
-    fn heard(&mut self) -> String {
-        loop {
+    /// The next line like this, within a minute: announcements go on for ever.
+    fn line_that(&mut self, what: &str, is: impl Fn(&str) -> bool) -> String {
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_secs(60) {
             let line = self.line();
-            if !line.starts_with('*') {
+            if is(&line) {
                 return line;
             }
         }
+        panic!("no line that {what}");
+    }
+
+    /// The next line that somebody said.
+    fn heard(&mut self) -> String {
+        self.line_that("somebody said", |line| !line.starts_with('*'))
     }
 }
 
@@ -54,11 +61,6 @@ fn lines_reach_all_the_others_whole_and_in_order() {
     let chat = Sample::start(CHAT, &["--announce", "1", "--backlog", "4096"]);
     assert!(chat.first_line.contains("try it in two terminals: nc 127.0.0.1"), "{}", chat.first_line);
     let mut guests: Vec<_> = (0..GUESTS).map(|_| Guest::join(&chat)).collect();
-    // The first hears of each of the others once that one hears everybody.
-    let mut here = 1;
-    while here < GUESTS {
-        here += usize::from(guests[0].line().ends_with(" is here"));
-    }
     std::thread::scope(|scope| {
         for guest in &guests {
             let mut stream = guest.stream.try_clone().unwrap();
@@ -86,9 +88,9 @@ fn lines_reach_all_the_others_whole_and_in_order() {
         }
     });
     let gone = guests.pop().unwrap().name;
-    while guests[0].line() != format!("* guest {gone} has left") {}
+    guests[0].line_that("says who left", |line| line == format!("* guest {gone} has left"));
     // The plain thread announces.
-    while guests[0].line() != format!("* {} are here", GUESTS - 1) {}
+    guests[0].line_that("announces", |line| line == format!("* {} are here", GUESTS - 1));
     let rest = chat.stop();
     assert!(rest.contains("0 connections cut"), "{rest}");
 }

@@ -1,7 +1,8 @@
 //! Shared writers: whole frames from many threads, in order per publisher, whatever the peers do.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -409,6 +410,49 @@ fn closed_follows_the_peer_when_nobody_reads() {
             assert!(matches!(writer.send(&b"x"[..]), SendOutcome::Refused(Refusal::Closed(_), _)));
         }
         assert_eq!(peer.ending(HANG), Ending::Eof);
+    }
+}
+
+/// The same over a unix socket, where no TCP_INFO tells: the edges do.
+#[test]
+fn closed_follows_the_peer_over_unix_too() {
+    let case = Case::start();
+    let path = std::env::temp_dir().join(format!("epoxide-shared-{}", std::process::id()));
+    for (half_open, leaves) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (writers, shared) = channel();
+        let _server = Server::start(&case, |b| {
+            b.listen_unix(&path, move |connection: Connection| {
+                let writers = writers.clone();
+                async move {
+                    let (_, writer) = connection.into_shared(SharedLimits { half_open, ..SharedLimits::default() });
+                    let _ = writers.send(writer);
+                }
+            });
+        });
+        let mut peer = UnixStream::connect(&path).unwrap();
+        peer.set_read_timeout(Some(HANG)).unwrap();
+        let writer = shared.recv_timeout(HANG).unwrap();
+        accepted(writer.send(&b"before"[..]));
+        if leaves {
+            // With input unread: the kernel calls that a reset.
+            drop(peer);
+            let reason = block_within(writer.closed(), HANG).expect("closed() is left behind");
+            assert!(matches!(reason, epoxide::CloseReason::PeerReset { .. }), "{reason:?}");
+            continue;
+        }
+        peer.read_exact(&mut [0; 6]).unwrap();
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        if half_open {
+            assert!(block_within(writer.closed(), Duration::from_millis(100)).is_none());
+            accepted(writer.send(&b"after"[..]));
+            drop(writer);
+        } else {
+            let reason = block_within(writer.closed(), HANG).expect("closed() is left behind");
+            assert_eq!(reason, epoxide::CloseReason::PeerFin);
+        }
+        let mut rest = Vec::new();
+        peer.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest.len(), if half_open { 5 } else { 0 });
     }
 }
 

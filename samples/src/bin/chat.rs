@@ -52,11 +52,12 @@ impl Room {
         change(Arc::make_mut(&mut members));
     }
 
-    /// The others are told once the newcomer hears them.
+    /// Who is welcomed hears everything from then on.
     fn join(&self, writer: SharedWriter) -> u64 {
         let name = self.names.fetch_add(1, Ordering::Relaxed) + 1;
-        let _ = writer.send(format!("* you are guest {name} of {}\n", self.members().len() + 1));
-        self.change(|members| members.push(Member { name, writer }));
+        self.change(|members| members.push(Member { name, writer: writer.clone() }));
+        let _ = writer.send(format!("* you are guest {name} of {}\n", self.members().len()));
+        drop(writer);
         self.tell(&format!("* guest {name} is here\n"), name);
         name
     }
