@@ -3,7 +3,7 @@
 //! State: one armed deadline a connection, behind a mutex that guards no user code. Who touches it: the user sets and
 //! clears, the timer that fires closes. Thread class: any thread. Laws: 9 (the timer holds the body weakly), 11.
 
-use crate::conn::body::Body;
+use crate::conn::body::{Body, ends};
 use crate::conn::ending;
 use crate::error::{Clock, CloseReason};
 use crate::stats::Count;
@@ -129,6 +129,9 @@ fn look(body: &Arc<Body>) {
 /// A clock closes a connection: what waits on it resumes with the reason. With output under way the peer sees a reset
 /// (what it did not get must not look whole), else a FIN.
 pub(crate) fn ran_out(body: &Body, reason: CloseReason) {
+    if body.has_ended(ends::TAKEN) {
+        return;
+    }
     body.home.count(Count::Timeouts, 1);
     if !body.flush.is_idle() {
         ending::reset(body, reason);

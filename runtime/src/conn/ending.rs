@@ -45,8 +45,7 @@ impl CloseHandle {
         }
         body.store_reason(CloseReason::Local);
         fin_behind_queue(&body);
-        // Readable from now on: recv gives what is there, then 0.
-        let _ = sys::socket::shutdown_read(body.as_fd());
+        // Not shutdown(SHUT_RD): the kernel would answer what the peer still sends with a reset, which cuts what is queued.
         body.signal_reader(crate::conn::read_word::Mark::Sticky);
         body.wake_ready();
     }

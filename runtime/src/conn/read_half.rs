@@ -31,17 +31,25 @@ pub struct ReadHalf {
     /// Reads in a row that a reactor thread may still complete before others get their turn.
     streak: u32,
     budget: u32,
-    /// The peer's FIN was seen.
+    /// The end was told: the peer's FIN, or the reason. Every later read says the same.
     over: bool,
+    /// Bytes received since the connection had a reason to end.
+    late: usize,
     /// Nothing was received yet: a drain lets the first request in, if it has arrived.
     fresh: bool,
 }
+
+/// What a reader may still receive of a connection that has a reason to end: more than the kernel's default limit of a
+/// receive buffer, 6 MiB (`tcp_rmem`, tcp(7)).
+const LATE_BYTES: usize = 8 << 20;
 
 /// What one recv brought.
 pub(crate) struct Got<T> {
     pub(crate) n: usize,
     /// The space was filled (or nothing was taken out of the socket): there may be more.
     pub(crate) more: bool,
+    /// The bytes left the socket: not a peek's.
+    pub(crate) taken: bool,
     pub(crate) value: T,
 }
 
@@ -59,7 +67,7 @@ impl ReadHalf {
         let pool = BufPool::of_size(body.home.config.recv_buffer_size);
         let budget = body.home.config.read_budget;
         let body = Held::new(body, ends::READER_GONE);
-        Self { body, pool, more: false, streak: budget, budget, over: false, fresh: true }
+        Self { body, pool, more: false, streak: budget, budget, over: false, late: 0, fresh: true }
     }
 
     /// Reads into a pooled buffer: [`poll_recv`](Self::poll_recv) with the one path told apart that nearly every request
@@ -76,6 +84,9 @@ impl ReadHalf {
                 Ok(n) if n > 0 => {
                     body.home.count(Count::Reads, 1);
                     self.more = n == size || body.read.is_sticky();
+                    if self.more && self.is_late(n) {
+                        return Poll::Ready(Err(self.stored_reason()));
+                    }
                     self.streak -= 1;
                     self.fresh = false;
                     return Poll::Ready(Ok(Some(fill.commit(n))));
@@ -180,7 +191,7 @@ impl ReadHalf {
     ) -> Option<io::Result<Option<T>>> {
         let body = &*self.body;
         if self.over {
-            return Some(Ok(None));
+            return Some(self.end_again());
         }
         // A flush in flight is a request in progress.
         let drained = look.is_draining() && intent == Intent::Idle && self.is_flushed();
@@ -197,8 +208,11 @@ impl ReadHalf {
                 body.home.count(Count::Reads, 1);
                 // Asked after the recv: an edge that sets the bit later also makes the word Ready.
                 self.more = got.more || body.read.is_sticky();
+                if self.more && self.is_late(got.n) {
+                    return Some(Err(self.stored_reason()));
+                }
                 self.streak = self.streak.saturating_sub(1);
-                self.fresh = false;
+                self.fresh &= !got.taken;
                 Some(Ok(Some(got.value)))
             }
             // A client that was waiting in the accept queue and has sent nothing yet.
@@ -249,7 +263,8 @@ impl ReadHalf {
             body.home.count(Count::Eagain, 1);
             // What was received comes before the reason (law 11), and now nothing is left. Every later read says the same.
             let reason = body.reason();
-            self.more = reason.is_some();
+            self.over = reason.is_some();
+            self.more = self.over;
             return reason.map(|reason| Err(reason.into()));
         }
         body.end(CloseReason::from_io("recv", &error));
@@ -279,6 +294,21 @@ impl ReadHalf {
         }
     }
 
+    /// A peer that sends without end does not keep the reads of a closed connection alive.
+    fn is_late(&mut self, n: usize) -> bool {
+        if self.body.reason().is_some() {
+            self.late = self.late.saturating_add(n);
+            self.over = self.late > LATE_BYTES;
+        }
+        self.over
+    }
+
+    /// A read after the end.
+    #[cold]
+    fn end_again<T>(&self) -> io::Result<Option<T>> {
+        if self.body.has_ended(ends::PEER_FIN) { Ok(None) } else { Err(self.stored_reason()) }
+    }
+
     fn stored_reason(&self) -> io::Error {
         self.body.reason().unwrap_or(CloseReason::Aborted).into()
     }
@@ -288,5 +318,5 @@ impl ReadHalf {
 pub(crate) fn recv_buffer(pool: &'static BufPool, fd: BorrowedFd<'_>) -> io::Result<Got<RecvBuf>> {
     let mut fill = pool.fill();
     let n = sys::io::recv(fd, fill.space())?;
-    Ok(Got { n, more: n == pool.size(), value: fill.commit(n) })
+    Ok(Got { n, more: n == pool.size(), taken: true, value: fill.commit(n) })
 }

@@ -89,7 +89,7 @@ impl ReadHalf {
         }
         let got = self.poll_recv(cx, Intent::Busy, |fd| {
             let n = if peek { sys::io::peek(fd, space)? } else { sys::io::recv(fd, space)? };
-            Ok(Got { n, more: peek || n == space.len(), value: n })
+            Ok(Got { n, more: peek || n == space.len(), taken: !peek, value: n })
         });
         got.map_ok(|n| n.unwrap_or(0))
     }
@@ -145,7 +145,7 @@ impl Future for ReadMore<'_> {
             let size = space.len();
             let n = sys::io::recv(fd, space)?;
             buf.committed(n);
-            Ok(Got { n, more: n == size, value: n })
+            Ok(Got { n, more: n == size, taken: true, value: n })
         });
         got.map_ok(|n| n.unwrap_or(0))
     }

@@ -5,6 +5,7 @@
 
 use crate::conn::body::{Body, ends};
 use crate::conn::connection::Connection;
+use crate::conn::deadline;
 use crate::error::PostError;
 use crate::exec::handle::ReactorHandle;
 use crate::id::ListenerId;
@@ -87,6 +88,7 @@ impl Connection {
             Ok(fd) => {
                 // From here on nothing of ours ends the socket; the halves tell the reactor when they go, right now.
                 self.body().ends.fetch_or(ends::TAKEN, Ordering::AcqRel);
+                deadline::clear(self.body());
                 Ok(fd)
             }
             Err(error) => Err((error, self)),

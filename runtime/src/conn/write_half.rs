@@ -35,7 +35,7 @@ impl WriteHalf {
 
     /// Bytes staged and not yet handed to a flush.
     pub fn staged_len(&self) -> usize {
-        self.staged.len()
+        self.staged.len() - self.lent
     }
 
     /// Copies bytes behind what is staged. They go out at the next flush.

@@ -8,8 +8,8 @@
 use crate::config::ReactorConfig;
 use crate::exec::draining::DrainWaiters;
 use crate::exec::erased::Erased;
-use crate::exec::local;
-use crate::exec::run;
+use crate::exec::join;
+use crate::exec::local::{self, Discard};
 use crate::id::{Key, TaskId};
 use crate::stats::{Count, Counts};
 use crate::sync::gate::{Gate, Refused};
@@ -54,9 +54,8 @@ impl Msg {
     /// The reactor ends before it came to this: whoever waits for it settles (law 12).
     pub(crate) fn settle(self) {
         match self {
-            Self::Post(post) => {
-                run::caught(|| drop(post));
-            }
+            // What it holds is cut like what a task holds that had begun.
+            Self::Post(post) => join::discarding(Discard::Stopped, || drop(post)),
             Self::Adopt(guest) => guest.turn_away(),
             Self::Wake(_) | Self::Owed(_) | Self::LetGo(_) => {}
         }
@@ -247,6 +246,8 @@ impl Home {
                 msg.settle();
             }
             if self.posts_waiting() == 0 {
+                // After the stage: a wait that registers later sees that.
+                self.drain_waiters.wake_all();
                 return;
             }
             // A producer that was admitted before the gate closed is about to push.

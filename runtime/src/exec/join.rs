@@ -225,7 +225,8 @@ impl<T> Drop for Completer<T> {
         let waiter = cell.waiter.take();
         drop(cell);
         if let Some(waiter) = waiter {
-            waiter.wake();
+            // Foreign code, inside the drop of a task: it is not told that task's end, nor may a second panic meet a first.
+            discarding(Discard::No, || waiter.wake());
         }
     }
 }

@@ -7,6 +7,7 @@
 //! every function here says so and does nothing. Laws: 1 (who am I), 9, 10.
 
 use crate::exec::home::{Home, Msg};
+use crate::exec::run;
 use crate::exec::task::Task;
 use crate::id::TaskId;
 use crate::stats::Count;
@@ -185,6 +186,8 @@ pub(crate) fn enter(home: &Arc<Home>) -> Option<Entered> {
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        // What an on_stop hook spawned: foreign code, under no borrow.
+        run::discard_all();
         let home = LOCAL.with(|local| {
             local.home_ptr.set(ptr::null());
             // The reactor has settled everything; what is left is plain memory.

@@ -68,6 +68,8 @@ pub(crate) struct Reactor {
     now_ms: u64,
     /// The stage that the loop has acted upon.
     stage: Stage,
+    /// A drain ends this reactor; under `block_on` its future does.
+    ends_itself: bool,
     /// A listener died: the reactor ends with this error.
     fault: Option<io::Error>,
     // Dropped last: leaves the thread-locals.
@@ -114,6 +116,7 @@ impl Reactor {
             sweep: Sweep::new(now_ms),
             now_ms,
             stage: Stage::Running,
+            ends_itself: false,
             fault: None,
             _timers_entered: timers.enter(),
             timers,

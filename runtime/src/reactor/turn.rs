@@ -60,7 +60,9 @@ impl Reactor {
         // From this pass's time: the tick may be late by what the pass took, and the clock is read once a pass.
         let tick = self.sweep.time_to_tick(self.now_ms, self.needs_tick());
         let drain = match self.home.drain_deadline_ms() {
-            Some(at) if self.stage == Stage::Draining => Some(Duration::from_millis(at.saturating_sub(self.now_ms))),
+            Some(at) if self.ends_itself && self.stage == Stage::Draining => {
+                Some(Duration::from_millis(at.saturating_sub(self.now_ms)))
+            }
             _ => None,
         };
         let timer = self.timers.next_deadline().map(|at| at.saturating_duration_since(time::now()));
@@ -80,6 +82,7 @@ impl Reactor {
     /// Runs until the reactor is asked to abort, or a drain has nothing left to wait for. An error is a fault: epoll
     /// failed, or a listener did and accepting can never go on.
     pub(crate) fn run_to_end(&mut self) -> io::Result<()> {
+        self.ends_itself = true;
         loop {
             self.follow_stage();
             if self.stage >= Stage::Aborting {

@@ -225,8 +225,10 @@ impl Drop for Runtime {
             pools.abort();
             return;
         }
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so; its end is all that is waited for.
+        let this_thread = std::thread::current().id();
+        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != this_thread) {
+            // A thread that panicked has said so; its end is all that is waited for. Not its own: a hook may be the last
+            // that holds the runtime.
             let _ = thread.join();
         }
         pools.close();

@@ -13,7 +13,7 @@ mod options;
 mod unix;
 
 pub(crate) use self::connect::{ConnectSetup, connect_start};
-pub(crate) use self::end::{reset, shutdown_both, shutdown_read, shutdown_write};
+pub(crate) use self::end::{reset, shutdown_both, shutdown_write};
 #[cfg(all(test, not(loom)))]
 pub(crate) use self::facts::ESTABLISHED;
 pub(crate) use self::facts::{CLOSE, is_tcp, local_addr, peer_addr, set_nonblocking, take_error, tcp_state, unsent};

@@ -1,0 +1,220 @@
+//! What was begun and given up: lent space, peeks, drained loops, posts that never ran.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use epoxide::{Connection, Reactor, ReactorHandle, time};
+use epoxide_tests_e2e::*;
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (served, _) = listener.accept().unwrap();
+    client.set_read_timeout(Some(SOON)).unwrap();
+    (served, client)
+}
+
+/// What `spare` lent and nobody advanced over is not staged.
+#[test]
+fn lent_bytes_are_not_staged() {
+    let case = Case::start();
+    let server = Server::start(&case, |_| {});
+    let (tcp, _client) = pair();
+    let mut conn = Connection::from_std_on(&server.reactor(), tcp).unwrap();
+    assert!(wait_until(SOON, || conn.try_flush().is_ok()));
+    let _ = conn.spare(100).unwrap();
+    let len = conn.staged_len();
+    let taken = conn.into_std();
+    assert!(len == 0 && taken.is_ok(), "staged_len {len}, into_std {:?}", taken.err().map(|e| e.0));
+}
+
+/// A handler that asked for space, had nothing to write, and waits idly, is idle for a drain.
+#[test]
+fn lent_bytes_do_not_make_an_idle_read_busy() {
+    let case = Case::start();
+    let server = Server::start(&case, |b| {
+        b.listen(loopback(), |mut c: Connection| async move {
+            while let Some(data) = c.read_idle().await? {
+                c.send_all(&data).await?;
+                let _ = c.spare(100)?;
+            }
+            Ok::<(), std::io::Error>(())
+        });
+    });
+    let mut peer = Peer::connect(server.addr());
+    peer.send(b"x").unwrap();
+    assert_eq!(peer.read_exactly(1, SOON), Ok(b"x".to_vec()));
+    let report = server.stop(Duration::from_secs(2)).unwrap();
+    assert!(report.cut == 0 && report.took < Duration::from_secs(2), "{report:?}");
+}
+
+/// A reactor of `block_on` that was asked to drain does not spin until its future is done.
+#[test]
+fn a_drained_block_on_does_not_spin() {
+    let _case = Case::start();
+    let passes = epoxide::block_on(async {
+        let here = ReactorHandle::current().unwrap();
+        here.drain(Duration::ZERO);
+        time::sleep(Duration::from_millis(100)).await;
+        let before = here.stats().passes;
+        time::sleep(Duration::from_millis(300)).await;
+        here.stats().passes - before
+    });
+    assert!(passes < 100, "{passes} passes while nothing happened");
+}
+
+/// The same for stop.
+#[test]
+fn a_stopped_block_on_does_not_spin() {
+    let _case = Case::start();
+    let passes = epoxide::block_on(async {
+        let here = ReactorHandle::current().unwrap();
+        here.stop();
+        time::sleep(Duration::from_millis(100)).await;
+        let before = here.stats().passes;
+        time::sleep(Duration::from_millis(300)).await;
+        here.stats().passes - before
+    });
+    assert!(passes < 100, "{passes} passes while nothing happened");
+}
+
+/// "Ready once the reactor has begun to drain (or has ended)": also one that never ran.
+#[test]
+fn a_reactor_that_never_runs_ends_waits_for_its_drain() {
+    let _case = Case::start();
+    let reactor = Reactor::builder().build().unwrap();
+    let (tcp, _client) = pair();
+    let conn = Connection::from_std_on(&reactor.handle(), tcp).unwrap();
+    let mut draining = Box::pin(conn.draining());
+    let parker = Parker::new();
+    assert!(poll_once(draining.as_mut(), &parker).is_pending());
+    drop(reactor);
+    assert!(block_within_woken(draining, &parker), "draining() is never woken");
+}
+
+fn block_within_woken<F: Future>(_future: F, parker: &std::sync::Arc<Parker>) -> bool {
+    parker.park_past(0, Instant::now() + Duration::from_secs(3))
+}
+
+/// A socket that was taken out is not ended by the deadline of the connection that it was.
+#[test]
+fn a_deadline_does_not_touch_a_socket_that_was_taken_out() {
+    let case = Case::start();
+    let server = Server::start(&case, |_| {});
+    let (tcp, mut client) = pair();
+    let conn = Connection::from_std_on(&server.reactor(), tcp).unwrap();
+    assert!(wait_until(SOON, || server.stats().open == 1));
+    // sleep: the span in which nothing may happen, or is measured.
+    thread::sleep(Duration::from_millis(50));
+    let held = hold_reactor(&server.reactor());
+    conn.set_deadline(Some(Instant::now() + Duration::from_millis(100)), "mine");
+    let mut taken = conn.into_std().unwrap();
+    // sleep: the span in which nothing may happen, or is measured.
+    thread::sleep(Duration::from_millis(300));
+    let wrote = taken.write_all(b"ping");
+    held.release();
+    wrote.expect("the socket is ours");
+    let mut got = [0; 4];
+    client.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"ping");
+}
+
+/// A connection in a task that its new reactor never began is reset like one in a task that it had begun.
+#[test]
+fn a_connection_in_a_post_that_never_ran_is_reset() {
+    let case = Case::start();
+    let mut server = Server::start(&case, |b| {
+        b.reactors(2);
+    });
+    server.abandon_connections();
+    let handles = server.runtime().handles();
+    let (tcp, mut client) = pair();
+    let mut conn = Connection::from_std_on(&handles[0], tcp).unwrap();
+    conn.stage(b"half of a bo").unwrap();
+    assert!(wait_until(SOON, || conn.try_flush().is_ok()));
+    // Held inside a task, not in a post: the stop is followed before the inbox is read again.
+    let (here, arrived) = channel();
+    let (release, released) = channel::<()>();
+    handles[1]
+        .spawn(async move {
+            let _ = here.send(());
+            let _ = released.recv_timeout(SOON);
+        })
+        .unwrap()
+        .detach();
+    arrived.recv_timeout(SOON).unwrap();
+    let handle = handles[1]
+        .spawn(async move {
+            conn.send_all(b"dy").await.unwrap();
+        })
+        .unwrap();
+    handles[1].stop();
+    drop(release);
+    assert!(block_within(handle, SOON).expect("settles").is_err());
+    let mut got = Vec::new();
+    let end = client.read_to_end(&mut got);
+    assert!(end.is_err(), "a cut body looks whole: {:?}", String::from_utf8_lossy(&got));
+}
+
+/// Positive control of the one above: the task had begun.
+#[test]
+fn a_connection_in_a_task_that_was_stopped_is_reset() {
+    let case = Case::start();
+    let mut server = Server::start(&case, |b| {
+        b.reactors(2);
+    });
+    server.abandon_connections();
+    let handles = server.runtime().handles();
+    let (tcp, mut client) = pair();
+    let mut conn = Connection::from_std_on(&handles[0], tcp).unwrap();
+    conn.stage(b"half of a bo").unwrap();
+    assert!(wait_until(SOON, || conn.try_flush().is_ok()));
+    let gate = Gate::new();
+    let waits = gate.clone();
+    let handle = handles[1]
+        .spawn(async move {
+            waits.wait().await;
+            conn.send_all(b"dy").await.unwrap();
+        })
+        .unwrap();
+    assert!(gate.wait_waiting(1, SOON));
+    handles[1].stop();
+    assert!(block_within(handle, SOON).expect("settles").is_err());
+    let mut got = Vec::new();
+    assert!(client.read_to_end(&mut got).is_err());
+}
+
+/// A peek takes nothing: the first request is still answered by a drain.
+#[test]
+fn a_peek_before_the_first_idle_read_does_not_lose_the_first_request() {
+    let case = Case::start();
+    let here = Gate::new();
+    let h = here.clone();
+    let server = Server::start(&case, move |b| {
+        b.listen(loopback(), move |mut c: Connection| {
+            let h = h.clone();
+            async move {
+                let mut first = [0; 1];
+                assert_eq!(c.peek(&mut first).await?, 1);
+                h.open();
+                c.draining().await;
+                while let Some(data) = c.read_idle().await? {
+                    c.send_all(&data).await?;
+                }
+                Ok::<(), std::io::Error>(())
+            }
+        });
+    });
+    let mut peer = Peer::connect(server.addr());
+    peer.send(b"request").unwrap();
+    assert!(here.wait_blocking(SOON));
+    let stopping = thread::spawn(move || server.stop(SOON).unwrap());
+    let got = peer.read_to_end(SOON);
+    stopping.join().unwrap();
+    assert_eq!(got, (b"request".to_vec(), Ending::Eof));
+}
