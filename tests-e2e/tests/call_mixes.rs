@@ -238,7 +238,7 @@ async fn write_segment(
         match rng.below(12) {
             0 => {
                 if c.stage(&next).is_ok() {
-                    sent.extend_from_slice(&next)
+                    sent.extend_from_slice(&next);
                 }
             }
             1 | 2 => {
@@ -254,7 +254,7 @@ async fn write_segment(
                 if let Ok(mut r) = c.try_reserve(n) {
                     let part = &next[..rng.below(n as u64 + 1) as usize];
                     r.put_slice(part);
-                    sent.extend_from_slice(part)
+                    sent.extend_from_slice(part);
                 }
             }
             4 => {
@@ -262,7 +262,7 @@ async fn write_segment(
                     let k = rng.below(n as u64 + 1) as usize;
                     s[..k].copy_from_slice(&next[..k]);
                     c.advance(k);
-                    sent.extend_from_slice(&next[..k])
+                    sent.extend_from_slice(&next[..k]);
                 }
             }
             5 => {
@@ -278,7 +278,7 @@ async fn write_segment(
             7 => c.flush().await?,
             8 => {
                 if let Some(r) = once(c.flush()).await {
-                    r?
+                    r?;
                 }
             }
             9 => match c.try_flush() {
@@ -287,12 +287,12 @@ async fn write_segment(
             },
             10 => {
                 if let Ok(r) = time::timeout(Duration::from_millis(rng.below(3)), c.flush()).await {
-                    r?
+                    r?;
                 }
             }
             _ => {
                 c.send_all(&next).await?;
-                sent.extend_from_slice(&next)
+                sent.extend_from_slice(&next);
             }
         }
     }
@@ -355,17 +355,17 @@ fn every_way_to_write_on_every_thread_keeps_the_order() {
                     0 => c.shutdown().await.unwrap(),
                     1 => {
                         let _ = c.try_flush();
-                        drop(c)
+                        drop(c);
                     }
                     2 => {
                         let _ = once(c.shutdown()).await;
                         let _ = once(c.flush()).await;
-                        drop(c)
+                        drop(c);
                     }
                     _ => {
                         let _ = c.try_flush();
                         close.close();
-                        drop(c)
+                        drop(c);
                     }
                 }
             });
