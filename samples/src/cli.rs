@@ -1,8 +1,10 @@
-//! The command line that every server sample takes.
+//! The command lines that server samples share.
 //!
 //! State: none. Thread class: pure.
 
 use clap::Args;
+use epoxide::Builder;
+use epoxide::workers::WorkersConfig;
 use std::net::SocketAddr;
 
 /// Options common to the server samples; each has an environment variable too.
@@ -29,6 +31,32 @@ impl ServerArgs {
         } else {
             format!("{}:{}", self.addr, self.port)
         }
+    }
+}
+
+/// Options of the samples that give one fixed answer.
+#[derive(Args, Clone, Debug)]
+pub struct AnswerArgs {
+    /// Where and how wide.
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// The body: 'ok', a number of bytes, or 'bench' for the answer that the benchmark's peers give.
+    #[arg(long, env = "PLAYGROUND_BODY", default_value = "ok")]
+    pub body: String,
+}
+
+/// Options of the samples that answer from the async workers.
+#[derive(Args, Clone, Debug)]
+pub struct WorkerArgs {
+    /// Async workers; 0 is one per CPU.
+    #[arg(long, env = "PLAYGROUND_WORKERS", default_value_t = 0)]
+    pub workers: usize,
+}
+
+impl WorkerArgs {
+    /// Tells the server.
+    pub fn set_up(&self, server: &mut Builder) {
+        server.workers(WorkersConfig { threads: self.workers, ..WorkersConfig::default() });
     }
 }
 

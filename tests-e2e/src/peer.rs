@@ -3,13 +3,15 @@
 //! State owned: one socket. Thread class: any thread but a reactor's.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, connect, send, setsockopt, socket, sockopt,
 };
+
+use crate::loopback;
 
 /// How a connection ended, as its peer saw it. A reset is never taken for an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,4 +251,12 @@ pub fn wait_until(within: Duration, mut done: impl FnMut() -> bool) -> bool {
 /// Never zero: a zero timeout would mean "for ever" to the socket.
 fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+/// A connected TCP pair: the end to be served, and a client whose reads fail after `ceiling`.
+pub fn tcp_pair(ceiling: Duration) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    client.set_read_timeout(Some(ceiling)).unwrap();
+    (listener.accept().unwrap().0, client)
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::thread;
@@ -13,13 +13,6 @@ use epoxide::{Connection, ReactorConfig, ReactorHandle, time};
 use epoxide_tests_e2e::*;
 
 const SOON: Duration = Duration::from_secs(60);
-
-fn tcp_pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(loopback()).unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    client.set_nodelay(true).unwrap();
-    (listener.accept().unwrap().0, client)
-}
 
 fn run_somewhere<T: Send + 'static>(
     rng: &mut Rng,
@@ -182,7 +175,7 @@ fn every_way_to_read_on_every_thread_loses_nothing() {
                     }),
                 )
             } else {
-                let (a, mut b) = tcp_pair();
+                let (a, mut b) = tcp_pair(SOON);
                 (
                     Connection::from_std_on(&handles[0], a).unwrap(),
                     thread::spawn(move || {
@@ -333,7 +326,7 @@ fn every_way_to_write_on_every_thread_keeps_the_order() {
                 let (a, mut b) = UnixStream::pair().unwrap();
                 (Connection::from_unix_on(&handles[0], a).unwrap(), thread::spawn(move || slow(&mut b)))
             } else {
-                let (a, mut b) = tcp_pair();
+                let (a, mut b) = tcp_pair(SOON);
                 let c = Connection::from_std_on(&handles[0], a).unwrap();
                 c.set_send_buffer_size(4096).unwrap();
                 (c, thread::spawn(move || slow(&mut b)))

@@ -13,13 +13,6 @@ use epoxide_tests_e2e::*;
 
 const SOON: Duration = Duration::from_secs(20);
 
-fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(loopback()).unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    client.set_read_timeout(Some(SOON)).unwrap();
-    (listener.accept().unwrap().0, client)
-}
-
 /// A waker that goes on with somebody else's work lets go of a connection in good order, also when the task that woke
 /// it was aborted.
 #[test]
@@ -33,7 +26,7 @@ fn what_a_joins_waker_drops_is_not_reset_with_the_aborted_task() {
     }
     let case = Case::start();
     let server = Server::start(&case, |_| {});
-    let (tcp, mut client) = pair();
+    let (tcp, mut client) = tcp_pair(SOON);
     let mut c = Connection::from_std_on(&server.reactor(), tcp).unwrap();
     block_within(c.send_all(b"whole"), SOON).unwrap().unwrap();
     let gate = Gate::new();
@@ -261,7 +254,7 @@ fn absurd_sizes_are_refused_and_nothing_breaks() {
     let server = Server::start(&case, |b| {
         b.config(ReactorConfig { max_staged: isize::MAX as usize, ..ReactorConfig::default() });
     });
-    let (tcp, mut client) = pair();
+    let (tcp, mut client) = tcp_pair(SOON);
     let mut c = Connection::from_std_on(&server.reactor(), tcp).unwrap();
     for n in [usize::MAX, isize::MAX as usize, isize::MAX as usize + 1, isize::MAX as usize - 1] {
         assert!(c.try_reserve(n).is_err());

@@ -1,7 +1,6 @@
 //! What was begun and given up: lent space, peeks, drained loops, posts that never ran.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,20 +10,12 @@ use epoxide_tests_e2e::*;
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(loopback()).unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (served, _) = listener.accept().unwrap();
-    client.set_read_timeout(Some(SOON)).unwrap();
-    (served, client)
-}
-
 /// What `spare` lent and nobody advanced over is not staged.
 #[test]
 fn lent_bytes_are_not_staged() {
     let case = Case::start();
     let server = Server::start(&case, |_| {});
-    let (tcp, _client) = pair();
+    let (tcp, _client) = tcp_pair(SOON);
     let mut conn = Connection::from_std_on(&server.reactor(), tcp).unwrap();
     assert!(wait_until(SOON, || conn.try_flush().is_ok()));
     let _ = conn.spare(100).unwrap();
@@ -53,18 +44,23 @@ fn lent_bytes_do_not_make_an_idle_read_busy() {
     assert!(report.cut == 0 && report.took < Duration::from_secs(2), "{report:?}");
 }
 
-/// A reactor of `block_on` that was asked to drain does not spin until its future is done.
-#[test]
-fn a_drained_block_on_does_not_spin() {
-    let _case = Case::start();
-    let passes = epoxide::block_on(async {
+/// How often the reactor of a `block_on` turns in 300 ms in which nothing happens, after it was told to end.
+fn passes_after(end: impl FnOnce(&ReactorHandle)) -> u64 {
+    epoxide::block_on(async {
         let here = ReactorHandle::current().unwrap();
-        here.drain(Duration::ZERO);
+        end(&here);
         time::sleep(Duration::from_millis(100)).await;
         let before = here.stats().passes;
         time::sleep(Duration::from_millis(300)).await;
         here.stats().passes - before
-    });
+    })
+}
+
+/// A reactor of `block_on` that was asked to drain does not spin until its future is done.
+#[test]
+fn a_drained_block_on_does_not_spin() {
+    let _case = Case::start();
+    let passes = passes_after(|here| here.drain(Duration::ZERO));
     assert!(passes < 100, "{passes} passes while nothing happened");
 }
 
@@ -72,14 +68,7 @@ fn a_drained_block_on_does_not_spin() {
 #[test]
 fn a_stopped_block_on_does_not_spin() {
     let _case = Case::start();
-    let passes = epoxide::block_on(async {
-        let here = ReactorHandle::current().unwrap();
-        here.stop();
-        time::sleep(Duration::from_millis(100)).await;
-        let before = here.stats().passes;
-        time::sleep(Duration::from_millis(300)).await;
-        here.stats().passes - before
-    });
+    let passes = passes_after(ReactorHandle::stop);
     assert!(passes < 100, "{passes} passes while nothing happened");
 }
 
@@ -88,7 +77,7 @@ fn a_stopped_block_on_does_not_spin() {
 fn a_reactor_that_never_runs_ends_waits_for_its_drain() {
     let _case = Case::start();
     let reactor = Reactor::builder().build().unwrap();
-    let (tcp, _client) = pair();
+    let (tcp, _client) = tcp_pair(SOON);
     let conn = Connection::from_std_on(&reactor.handle(), tcp).unwrap();
     let mut draining = Box::pin(conn.draining());
     let parker = Parker::new();
@@ -106,7 +95,7 @@ fn block_within_woken<F: Future>(_future: F, parker: &std::sync::Arc<Parker>) ->
 fn a_deadline_does_not_touch_a_socket_that_was_taken_out() {
     let case = Case::start();
     let server = Server::start(&case, |_| {});
-    let (tcp, mut client) = pair();
+    let (tcp, mut client) = tcp_pair(SOON);
     let conn = Connection::from_std_on(&server.reactor(), tcp).unwrap();
     assert!(wait_until(SOON, || server.stats().open == 1));
     // sleep: the span in which nothing may happen, or is measured.
@@ -133,7 +122,7 @@ fn a_connection_in_a_post_that_never_ran_is_reset() {
     });
     server.abandon_connections();
     let handles = server.runtime().handles();
-    let (tcp, mut client) = pair();
+    let (tcp, mut client) = tcp_pair(SOON);
     let mut conn = Connection::from_std_on(&handles[0], tcp).unwrap();
     conn.stage(b"half of a bo").unwrap();
     assert!(wait_until(SOON, || conn.try_flush().is_ok()));
@@ -170,7 +159,7 @@ fn a_connection_in_a_task_that_was_stopped_is_reset() {
     });
     server.abandon_connections();
     let handles = server.runtime().handles();
-    let (tcp, mut client) = pair();
+    let (tcp, mut client) = tcp_pair(SOON);
     let mut conn = Connection::from_std_on(&handles[0], tcp).unwrap();
     conn.stage(b"half of a bo").unwrap();
     assert!(wait_until(SOON, || conn.try_flush().is_ok()));

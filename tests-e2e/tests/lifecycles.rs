@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::process::Command;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -13,13 +13,6 @@ use epoxide::{Connection, Reactor, ReactorConfig, time};
 use epoxide_tests_e2e::*;
 
 const SOON: Duration = Duration::from_secs(20);
-
-fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(loopback()).unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    client.set_read_timeout(Some(SOON)).unwrap();
-    (listener.accept().unwrap().0, client)
-}
 
 struct Bomb;
 impl Drop for Bomb {
@@ -126,7 +119,7 @@ fn thread_locals_that_hold_everything_may_die_with_their_threads() {
             }
         };
         for place in 0..3 {
-            let (tcp, client) = pair();
+            let (tcp, client) = tcp_pair(SOON);
             clients.push(client);
             let c = Connection::from_std_on(&handles[home], tcp).unwrap();
             let f = fill(handles[home].clone(), c);
@@ -176,7 +169,7 @@ fn endings_race_on_two_threads() {
     });
     let handles = server.runtime().handles();
     for round in 0..rounds() as u64 {
-        let (tcp, mut client) = pair();
+        let (tcp, mut client) = tcp_pair(SOON);
         let mut rng = Rng::new(round);
         let c = Connection::from_std_on(&handles[(round % 2) as usize], tcp).unwrap();
         c.set_send_buffer_size(4096).unwrap();
@@ -261,7 +254,7 @@ fn deadlines_race_everything() {
     });
     let handles = server.runtime().handles();
     for round in 0..rounds() as u64 {
-        let (tcp, client) = pair();
+        let (tcp, client) = tcp_pair(SOON);
         let c = Connection::from_std_on(&handles[0], tcp).unwrap();
         let close = c.close_handle();
         let (mut r, w) = c.into_split();

@@ -1,25 +1,17 @@
 //! Connections made of std's sockets, and std's sockets made of connections.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use epoxide::{Connection, PostError};
-use epoxide_tests_e2e::{Case, Server, block_within, echo, hold_reactor, loopback, wait_until};
+use epoxide_tests_e2e::{Case, Server, block_within, echo, hold_reactor, tcp_pair, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 
 fn server(case: &Case) -> Server {
     Server::start(case, |_| {})
-}
-
-fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(loopback()).unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (served, _) = listener.accept().unwrap();
-    client.set_read_timeout(Some(SOON)).unwrap();
-    (served, client)
 }
 
 fn ping(client: &mut (impl Read + Write)) {
@@ -33,7 +25,7 @@ fn ping(client: &mut (impl Read + Write)) {
 fn blocking_sockets_become_connections() {
     let case = Case::start();
     let server = server(&case);
-    let (tcp, mut tcp_client) = pair();
+    let (tcp, mut tcp_client) = tcp_pair(SOON);
     let (unix, mut unix_client) = UnixStream::pair().unwrap();
     let here = server.reactor().spawn(async move { echo(Connection::from_std(tcp)?).await }).unwrap();
     let there = Connection::from_unix_on(&server.reactor(), unix).unwrap();
@@ -54,7 +46,7 @@ fn a_connection_works_before_the_reactor_knows_it() {
     let server = server(&case);
     let body = epoxide_tests_e2e::pattern(4_000_000);
     for _ in 0..10 {
-        let (tcp, mut client) = pair();
+        let (tcp, mut client) = tcp_pair(SOON);
         client.write_all(b"early").unwrap();
         let held = hold_reactor(&server.reactor());
         let mut connection = Connection::from_std_on(&server.reactor(), tcp).unwrap();
@@ -74,7 +66,7 @@ fn a_stopped_reactor_gives_the_socket_back() {
     let server = server(&case);
     let reactor = server.reactor();
     server.stop(SOON).unwrap();
-    let (tcp, mut client) = pair();
+    let (tcp, mut client) = tcp_pair(SOON);
     let error = Connection::from_std_on(&reactor, tcp).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
     let refused = error.downcast::<PostError<TcpStream>>().expect("the payload is in the error");
@@ -89,7 +81,7 @@ fn a_stopped_reactor_gives_the_socket_back() {
 fn a_connection_becomes_a_socket_again() {
     let case = Case::start();
     let server = server(&case);
-    let (tcp, mut client) = pair();
+    let (tcp, mut client) = tcp_pair(SOON);
     let mut connection = Connection::from_std_on(&server.reactor(), tcp).unwrap();
     block_within(connection.send_all(b"from the connection "), SOON).unwrap().unwrap();
     let closer = connection.close_handle();
@@ -133,7 +125,7 @@ fn a_unix_connection_becomes_a_socket_again_and_back() {
 fn a_connection_with_bytes_on_their_way_stays_one() {
     let case = Case::start();
     let server = server(&case);
-    let (tcp, mut client) = pair();
+    let (tcp, mut client) = tcp_pair(SOON);
     let mut connection = Connection::from_std_on(&server.reactor(), tcp).unwrap();
     connection.stage(b"staged").unwrap();
     let (error, mut connection) = connection.into_std().expect_err("bytes are staged");

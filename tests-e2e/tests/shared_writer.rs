@@ -1,7 +1,7 @@
 //! Shared writers: whole frames from many threads, in order per publisher, whatever the peers do.
 
 use std::collections::HashMap;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use epoxide::{Connection, Refusal, SendOutcome, SharedLimits, SharedWriter};
-use epoxide_tests_e2e::{Case, Ending, Gate, Peer, Server, block_within, loopback, wait_until};
+use epoxide_tests_e2e::{Case, Ending, Gate, Peer, Server, block_within, loopback, sharing, wait_until};
 
 const HANG: Duration = Duration::from_secs(30);
 const CLIENTS: usize = 32;
@@ -20,25 +20,6 @@ const LEN: usize = 8192;
 /// Room for everything that a test sends, whatever the socket holds.
 fn roomy() -> SharedLimits {
     SharedLimits { bytes: 2 * FRAMES * LEN, age: Duration::ZERO, ..SharedLimits::default() }
-}
-
-/// A server that shares every connection, hands the writer out, and reads until the peer's end.
-fn sharing(case: &Case, limits: SharedLimits) -> (Server, Receiver<SharedWriter>) {
-    let (writers, shared) = channel();
-    let server = Server::start(case, |b| {
-        b.listen(loopback(), move |connection: Connection| {
-            let writers = writers.clone();
-            async move {
-                // Little room in the kernel: everything is queued sooner or later.
-                connection.set_send_buffer_size(16 * 1024)?;
-                let (mut reader, writer) = connection.into_shared(limits);
-                let _ = writers.send(writer);
-                while reader.read().await?.is_some() {}
-                io::Result::Ok(())
-            }
-        });
-    });
-    (server, shared)
 }
 
 fn connect(server: &Server, shared: &Receiver<SharedWriter>) -> (Peer, SharedWriter) {

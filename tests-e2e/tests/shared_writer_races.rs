@@ -8,28 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use epoxide::{Connection, Refusal, SendOutcome, SharedLimits, SharedWriter};
-use epoxide_tests_e2e::{Case, Ending, Peer, Rng, Server, block_within, loopback, rounds};
+use epoxide_tests_e2e::{Case, Ending, Peer, Rng, Server, block_within, loopback, rounds, sharing};
 
 const HANG: Duration = Duration::from_secs(30);
 const SENDERS: usize = 3;
-
-fn sharing(case: &Case) -> (Server, Receiver<SharedWriter>) {
-    let (writers, shared) = channel();
-    let limits = SharedLimits { frames: 4096, bytes: 64 << 20, age: Duration::ZERO, half_open: false };
-    let server = Server::start(case, |b| {
-        b.listen(loopback(), move |connection: Connection| {
-            let writers = writers.clone();
-            async move {
-                connection.set_send_buffer_size(16 * 1024)?;
-                let (mut reader, writer) = connection.into_shared(limits);
-                let _ = writers.send(writer);
-                while reader.read().await?.is_some() {}
-                io::Result::Ok(())
-            }
-        });
-    });
-    (server, shared)
-}
+const LIMITS: SharedLimits = SharedLimits { frames: 4096, bytes: 64 << 20, age: Duration::ZERO, half_open: false };
 
 /// Length (2), publisher (1), sequence (1), body: all bytes of a frame follow from its head.
 fn frame(publisher: usize, seq: usize, len: usize) -> Bytes {
@@ -142,7 +125,7 @@ fn assert_entered(windows: &Windows) {
 #[test]
 fn sends_against_close_and_the_last_drop() {
     let case = Case::start_rounds();
-    let (server, shared) = sharing(&case);
+    let (server, shared) = sharing(&case, LIMITS);
     let (closes, drops) = (Windows::default(), Windows::default());
     let mut rng = Rng::new(11);
     for round in 0..rounds() {
@@ -165,7 +148,7 @@ fn sends_against_close_and_the_last_drop() {
 #[test]
 fn sends_against_reset_and_the_peers_leave() {
     let case = Case::start_rounds();
-    let (server, shared) = sharing(&case);
+    let (server, shared) = sharing(&case, LIMITS);
     let (ours, theirs) = (Windows::default(), Windows::default());
     let mut rng = Rng::new(12);
     for round in 0..rounds() {
@@ -297,7 +280,7 @@ fn sends_against_stop() {
     let windows = Windows::default();
     let mut rng = Rng::new(13);
     for round in 0..rounds() / 5 {
-        let (server, shared) = sharing(&case);
+        let (server, shared) = sharing(&case, LIMITS);
         let peers: Vec<_> = (0..4).map(|_| Peer::connect_stalling(server.addr())).collect();
         let writers: Vec<_> = (0..4).map(|_| shared.recv_timeout(HANG).unwrap()).collect();
         let seeds: Vec<_> = (0..SENDERS).map(|_| rng.next_u64()).collect();

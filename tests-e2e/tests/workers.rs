@@ -10,7 +10,8 @@ use std::time::Duration;
 use epoxide::workers::{self, WorkersConfig};
 use epoxide::{Connection, ReadHalf, WriteHalf};
 use epoxide_tests_e2e::{
-    Case, Ending, Gate, Http, Peer, Server, block_within, echo, http_ok, loopback, pattern, stage, wait_until,
+    Case, Ending, Gate, Http, Peer, Server, assert_pool_quiet, block_within, echo, http_ok, loopback, moved_to_workers,
+    pattern, stage, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -23,33 +24,12 @@ fn on_reactor() -> bool {
     thread::current().name() == Some("epoxide-0")
 }
 
-/// A server whose handlers move to one of two workers.
-fn moved<F>(case: &Case, handler: impl Fn(Connection) -> F + Clone + Send + 'static) -> Server
-where
-    F: Future<Output = io::Result<()>> + Send + 'static,
-{
-    Server::start(case, |b| {
-        b.workers(WorkersConfig { threads: 2, ..WorkersConfig::default() });
-        b.listen(loopback(), move |connection: Connection| {
-            let served = workers::spawn(handler(connection));
-            async move { served.detach() }
-        });
-    })
-}
-
-/// The pool has nothing left and counted this many panics.
-fn assert_pool_quiet(server: &Server, panics: u64) {
-    let pool = server.reactor().workers();
-    assert!(wait_until(SOON, || pool.report().tasks == 0), "{:?}", pool.report());
-    assert_eq!(pool.report().panics, panics, "panics in handlers on the pool");
-}
-
 /// Z.1: reads, parked ones too, writes and flushes are made by workers.
 #[test]
 fn a_handler_wholly_on_a_worker_reads_and_writes_there() {
     let case = Case::start();
     let elsewhere = Arc::new(AtomicUsize::new(0));
-    let server = moved(&case, {
+    let server = moved_to_workers(&case, {
         let elsewhere = elsewhere.clone();
         move |mut connection| {
             let elsewhere = elsewhere.clone();
@@ -82,7 +62,7 @@ fn a_handler_wholly_on_a_worker_reads_and_writes_there() {
 #[test]
 fn many_clients_are_served_from_the_pool_alone() {
     let case = Case::start();
-    let server = moved(&case, http_ok);
+    let server = moved_to_workers(&case, http_ok);
     let addr = server.addr();
     let clients: Vec<_> = (0..48)
         .map(|_| {
@@ -140,7 +120,7 @@ fn a_parked_flush_resumes_on_a_worker() {
     const SIZE: usize = 4 << 20;
     let case = Case::start();
     let (told, tells) = channel();
-    let server = moved(&case, move |mut connection| {
+    let server = moved_to_workers(&case, move |mut connection| {
         let told = told.clone();
         async move {
             connection.send_all(&pattern(SIZE)).await?;
@@ -258,7 +238,7 @@ async fn produce(mut writer: WriteHalf, blocks: usize, both: Arc<std::sync::Barr
 fn more_endless_streams_than_workers_all_start() {
     const STREAMS: usize = 16;
     let case = Case::start();
-    let server = moved(&case, |mut connection| async move {
+    let server = moved_to_workers(&case, |mut connection| async move {
         let Some(first) = connection.read().await? else { return Ok(()) };
         if first[0] == b's' {
             return connection.send_all(b"short").await;

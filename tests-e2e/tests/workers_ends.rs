@@ -1,43 +1,22 @@
 //! How connections on the async workers end: panics, resets by the peer, a stop, and being let go after the reactor.
 
-use std::io;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use epoxide::workers::{self, WorkersConfig};
+use epoxide::workers::{self};
 use epoxide::{CloseReason, Connection};
 use epoxide_tests_e2e::{
-    Case, Ending, Gate, Peer, Server, block_within, loopback, pattern, provoke_panic, stage, wait_until,
+    Case, Ending, Gate, Peer, Server, assert_pool_quiet, block_within, loopback, moved_to_workers, pattern,
+    provoke_panic, stage, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(10);
-
-/// A server whose handlers move to one of two workers.
-fn moved<F>(case: &Case, handler: impl Fn(Connection) -> F + Clone + Send + 'static) -> Server
-where
-    F: Future<Output = io::Result<()>> + Send + 'static,
-{
-    Server::start(case, |b| {
-        b.workers(WorkersConfig { threads: 2, ..WorkersConfig::default() });
-        b.listen(loopback(), move |connection: Connection| {
-            let served = workers::spawn(handler(connection));
-            async move { served.detach() }
-        });
-    })
-}
-
-/// The pool has nothing left and counted this many panics.
-fn assert_pool_quiet(server: &Server, panics: u64) {
-    let pool = server.reactor().workers();
-    assert!(wait_until(SOON, || pool.report().tasks == 0), "{:?}", pool.report());
-    assert_eq!(pool.report().panics, panics, "panics in handlers on the pool");
-}
 
 /// A panic on a worker resets what its task held, and the workers serve on.
 #[test]
 fn a_panic_on_a_worker_resets_its_connection_and_no_other() {
     let case = Case::start();
-    let server = moved(&case, |mut connection| async move {
+    let server = moved_to_workers(&case, |mut connection| async move {
         while let Some(received) = connection.read().await? {
             stage(&mut connection, &received)?;
             connection.flush().await?;
@@ -66,7 +45,7 @@ fn a_panic_on_a_worker_resets_its_connection_and_no_other() {
 fn a_reset_by_the_peer_ends_parked_operations_on_workers() {
     let case = Case::start();
     let (ended, ends) = channel();
-    let server = moved(&case, move |mut connection| {
+    let server = moved_to_workers(&case, move |mut connection| {
         let ended = ended.clone();
         async move {
             let Some(first) = connection.read().await? else { return Ok(()) };
@@ -105,7 +84,7 @@ fn a_stop_settles_connections_that_workers_hold() {
     const EACH: usize = 8;
     let case = Case::start();
     let (ended, ends) = channel();
-    let server = moved(&case, move |mut connection| {
+    let server = moved_to_workers(&case, move |mut connection| {
         let ended = ended.clone();
         async move {
             let first = connection.read().await?.expect("a byte");

@@ -3,9 +3,8 @@
 //! The read parks on the reactor and resumes there; the flush is made by the worker, on its own thread.
 
 use clap::Parser;
-use epoxide::workers::{self, WorkersConfig};
-use epoxide::{Connection, RecvBuf};
-use epoxide_samples::cli::ServerArgs;
+use epoxide::{Connection, RecvBuf, workers};
+use epoxide_samples::cli::{AnswerArgs, WorkerArgs};
 use epoxide_samples::http::{self, Framing};
 use epoxide_samples::server;
 use std::io;
@@ -14,22 +13,16 @@ use std::io;
 #[command(about = "Answers every HTTP request from a worker: reads on the reactor, hops over after each read.")]
 struct Args {
     #[command(flatten)]
-    server: ServerArgs,
-    /// The body: 'ok', a number of bytes, or 'bench' for the answer that the benchmark's peers give.
-    #[arg(long, env = "PLAYGROUND_BODY", default_value = "ok")]
-    body: String,
-    /// Async workers; 0 is one per CPU.
-    #[arg(long, env = "PLAYGROUND_WORKERS", default_value_t = 0)]
-    workers: usize,
+    common: AnswerArgs,
+    #[command(flatten)]
+    workers: WorkerArgs,
 }
 
 fn main() -> io::Result<()> {
     let args = Args::parse();
-    let answer = http::answer(&args.body)?;
-    let set_up = |server: &mut epoxide::Builder| {
-        server.workers(WorkersConfig { threads: args.workers, ..WorkersConfig::default() });
-    };
-    server::run_with("hop", &args.server, "/", set_up, move |conn| serve(conn, answer))
+    let answer = http::answer(&args.common.body)?;
+    let set_up = |server: &mut epoxide::Builder| args.workers.set_up(server);
+    server::run_with("hop", &args.common.server, "/", set_up, move |conn| serve(conn, answer))
 }
 
 async fn serve(mut conn: Connection, answer: &'static [u8]) -> io::Result<()> {

@@ -5,7 +5,7 @@
 
 use clap::Parser;
 use epoxide::{Connection, workers};
-use epoxide_samples::cli::ServerArgs;
+use epoxide_samples::cli::AnswerArgs;
 use epoxide_samples::http::{self, Framing};
 use epoxide_samples::server;
 use std::io;
@@ -14,16 +14,13 @@ use std::io;
 #[command(about = "Awaits a job of the blocking pool for every HTTP request.")]
 struct Args {
     #[command(flatten)]
-    server: ServerArgs,
-    /// The body: 'ok', a number of bytes, or 'bench' for the answer that the benchmark's peers give.
-    #[arg(long, env = "PLAYGROUND_BODY", default_value = "ok")]
-    body: String,
+    common: AnswerArgs,
 }
 
 fn main() -> io::Result<()> {
     let args = Args::parse();
-    let answer = http::answer(&args.body)?;
-    server::run("taskrun", &args.server, "/", move |conn| serve(conn, answer))
+    let answer = http::answer(&args.common.body)?;
+    server::run("taskrun", &args.common.server, "/", move |conn| serve(conn, answer))
 }
 
 async fn serve(mut conn: Connection, answer: &'static [u8]) -> io::Result<()> {

@@ -4,8 +4,8 @@
 //! found nothing has something.
 
 use clap::Parser;
-use epoxide::workers::{self, WorkersConfig};
-use epoxide_samples::cli::ServerArgs;
+use epoxide::workers;
+use epoxide_samples::cli::{AnswerArgs, WorkerArgs};
 use epoxide_samples::{http, server};
 use std::io;
 
@@ -13,22 +13,16 @@ use std::io;
 #[command(about = "Answers every HTTP request from the worker pool: the connection moves there once.")]
 struct Args {
     #[command(flatten)]
-    server: ServerArgs,
-    /// The body: 'ok', a number of bytes, or 'bench' for the answer that the benchmark's peers give.
-    #[arg(long, env = "PLAYGROUND_BODY", default_value = "ok")]
-    body: String,
-    /// Async workers; 0 is one per CPU.
-    #[arg(long, env = "PLAYGROUND_WORKERS", default_value_t = 0)]
-    workers: usize,
+    common: AnswerArgs,
+    #[command(flatten)]
+    workers: WorkerArgs,
 }
 
 fn main() -> io::Result<()> {
     let args = Args::parse();
-    let answer = http::answer(&args.body)?;
-    let set_up = |server: &mut epoxide::Builder| {
-        server.workers(WorkersConfig { threads: args.workers, ..WorkersConfig::default() });
-    };
-    server::run_with("threadpool", &args.server, "/", set_up, move |conn| async move {
+    let answer = http::answer(&args.common.body)?;
+    let set_up = |server: &mut epoxide::Builder| args.workers.set_up(server);
+    server::run_with("threadpool", &args.common.server, "/", set_up, move |conn| async move {
         // The reactor's task ends here; the worker's goes on with the connection.
         workers::spawn(http::answer_all(conn, answer, http::HEAD_DEADLINE)).detach();
         io::Result::Ok(())
