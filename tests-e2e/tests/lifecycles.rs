@@ -41,6 +41,8 @@ fn in_child(name: &str) -> std::process::Output {
 /// A future whose Drop panics, joined by a waker that panics: two caught panics, not an abort of the process.
 #[test]
 fn a_panicking_drop_and_a_panicking_waker_do_not_abort() {
+    // Before the child begins: its pipes are in no other test's baseline.
+    let case = Case::start();
     let name = "a_panicking_drop_and_a_panicking_waker_do_not_abort";
     if !child(name) {
         let out = in_child(name);
@@ -52,7 +54,6 @@ fn a_panicking_drop_and_a_panicking_waker_do_not_abort() {
         );
         return;
     }
-    let case = Case::start();
     let mut server = Server::start(&case, |_| {});
     let gate = Gate::new();
     let g = gate.clone();
