@@ -1,1 +1,3 @@
-//! Not yet begun: see the crate's description.
+//! Buffer pipes, stream adapters and a broadcast hub on epoxide connections.
+
+pub mod transport;

@@ -114,6 +114,11 @@ impl Connection {
         self.write.staged_len()
     }
 
+    /// See [`WriteHalf::unsent_len`].
+    pub fn unsent_len(&self) -> usize {
+        self.write.unsent_len()
+    }
+
     /// See [`WriteHalf::stage`].
     ///
     /// # Errors

@@ -38,6 +38,11 @@ impl WriteHalf {
         self.staged.len() - self.lent
     }
 
+    /// Bytes staged, or handed to a flush and not yet taken by the kernel.
+    pub fn unsent_len(&self) -> usize {
+        self.staged_len() + self.body.queued.load(Ordering::Relaxed)
+    }
+
     /// Copies bytes behind what is staged. They go out at the next flush.
     ///
     /// # Errors

@@ -1,0 +1,189 @@
+//! What a pipe or a stream stands on: the two halves of a connection, over TCP, unix or TLS.
+//!
+//! Job: the few calls that the adapters need, so that one adapter serves every kind of connection. State: none.
+//! Thread class: any thread, one reader and one writer at a time (`&mut self`).
+
+use bytes::Bytes;
+use epoxide::{CloseHandle, Connection, Draining, ReadHalf, RecvBuf, StagedLimit, WriteHalf};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The receiving half of a connection.
+///
+/// Every `Pending` has registered the waker of its `cx` in place of any earlier one. Nothing is lost or repeated when
+/// a caller stops polling.
+pub trait Receive: Send + 'static {
+    /// Receives what is there into a buffer of its own; `None` is the peer's end.
+    ///
+    /// # Errors
+    /// Why the connection ended.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>>;
+
+    /// The same, and says that no request is in progress: a drain ends it with `None`.
+    ///
+    /// # Errors
+    /// Why the connection ended.
+    fn poll_receive_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>>;
+
+    /// Receives behind the bytes of `buf`, and returns how many came; 0 is the peer's end.
+    ///
+    /// # Errors
+    /// Why the connection ended; [`io::ErrorKind::QuotaExceeded`] when `buf` is full and may not grow.
+    fn poll_receive_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>>;
+
+    /// Receives into a slice, and returns how many bytes came; 0 is the peer's end, or an empty slice.
+    ///
+    /// # Errors
+    /// Why the connection ended.
+    fn poll_receive_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// Receives what is known to be there.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when nothing is known to be there; else why the connection ended.
+    fn try_receive(&mut self) -> io::Result<Option<RecvBuf>>;
+
+    /// A handle that closes or resets the connection from any thread.
+    fn close_handle(&self) -> CloseHandle;
+
+    /// Resolves when the connection's runtime drains.
+    fn draining(&self) -> Draining;
+}
+
+/// The sending half of a connection.
+pub trait Transmit: Send + 'static {
+    /// Copies bytes behind what is staged.
+    ///
+    /// # Errors
+    /// [`StagedLimit`]: nothing was taken, the connection stays usable.
+    fn stage(&mut self, bytes: &[u8]) -> Result<(), StagedLimit>;
+
+    /// Queues owned bytes behind what is staged, without copying them where the transport allows it.
+    ///
+    /// # Errors
+    /// [`StagedLimit`]: nothing was taken, the connection stays usable.
+    fn stage_bytes(&mut self, bytes: Bytes) -> Result<(), StagedLimit>;
+
+    /// Lends at least `n` zeroed bytes of staging space; [`advance`](Self::advance) says how many were filled.
+    ///
+    /// # Errors
+    /// [`StagedLimit`] when they are not to be had.
+    fn spare(&mut self, n: usize) -> Result<&mut [u8], StagedLimit>;
+
+    /// Stages the first `n` bytes of what [`spare`](Self::spare) lent.
+    ///
+    /// # Panics
+    /// When `n` is more than was lent.
+    fn advance(&mut self, n: usize);
+
+    /// Bytes staged and not yet handed to a flush.
+    fn staged_len(&self) -> usize;
+
+    /// Bytes staged, or handed to a flush and not yet taken by the kernel.
+    fn unsent_len(&self) -> usize;
+
+    /// Hands everything staged to the kernel. `Pending` registers the waker; what was staged goes out all the same.
+    ///
+    /// # Errors
+    /// Why the connection ended; [`io::ErrorKind::BrokenPipe`] after this side's end.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Flushes, then tells the peer that nothing more comes (FIN; over TLS close_notify before it). Reading goes on.
+    ///
+    /// # Errors
+    /// As [`poll_flush`](Self::poll_flush).
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// A handle that closes or resets the connection from any thread.
+    fn close_handle(&self) -> CloseHandle;
+}
+
+/// A connection that falls into its two halves.
+pub trait Transport: Send + 'static {
+    /// The receiving half.
+    type Reader: Receive;
+    /// The sending half.
+    type Writer: Transmit;
+
+    /// The two halves; each may live on its own thread.
+    fn into_halves(self) -> (Self::Reader, Self::Writer);
+}
+
+impl Receive for ReadHalf {
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
+        self.poll_read(cx)
+    }
+
+    fn poll_receive_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
+        Pin::new(&mut self.read_idle()).poll(cx)
+    }
+
+    fn poll_receive_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.read_more(buf)).poll(cx)
+    }
+
+    fn poll_receive_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.read_slice(space)).poll(cx)
+    }
+
+    fn try_receive(&mut self) -> io::Result<Option<RecvBuf>> {
+        self.try_read()
+    }
+
+    fn close_handle(&self) -> CloseHandle {
+        Self::close_handle(self)
+    }
+
+    fn draining(&self) -> Draining {
+        Self::draining(self)
+    }
+}
+
+impl Transmit for WriteHalf {
+    fn stage(&mut self, bytes: &[u8]) -> Result<(), StagedLimit> {
+        Self::stage(self, bytes)
+    }
+
+    fn stage_bytes(&mut self, bytes: Bytes) -> Result<(), StagedLimit> {
+        Self::stage_bytes(self, bytes)
+    }
+
+    fn spare(&mut self, n: usize) -> Result<&mut [u8], StagedLimit> {
+        Self::spare(self, n)
+    }
+
+    fn advance(&mut self, n: usize) {
+        Self::advance(self, n);
+    }
+
+    fn staged_len(&self) -> usize {
+        Self::staged_len(self)
+    }
+
+    fn unsent_len(&self) -> usize {
+        Self::unsent_len(self)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::poll_flush(self, cx)
+    }
+
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.shutdown()).poll(cx)
+    }
+
+    fn close_handle(&self) -> CloseHandle {
+        Self::close_handle(self)
+    }
+}
+
+impl Transport for Connection {
+    type Reader = ReadHalf;
+    type Writer = WriteHalf;
+
+    fn into_halves(self) -> (ReadHalf, WriteHalf) {
+        self.into_split()
+    }
+}
