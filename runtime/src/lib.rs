@@ -54,6 +54,12 @@ pub mod signal {
 }
 pub mod workers;
 
+/// What a protocol between a connection and its user stands on. For `epoxide-tls`: it may change with any version.
+#[doc(hidden)]
+pub mod layer {
+    pub use crate::conn::layer::{Layer, Queue, take_step};
+}
+
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

@@ -1,1 +1,81 @@
-//! Not yet begun: see the crate's description.
+//! TLS on epoxide connections, by BoringSSL: any thread may read, write, flush and close a session directly.
+//!
+//! ```no_run
+//! use epoxide::Runtime;
+//! use epoxide_tls::{Pem, TlsConfig};
+//!
+//! fn main() -> std::io::Result<()> {
+//!     let tls = TlsConfig::server(Pem::path("chain.pem"), Pem::path("key.pem")).alpn(["http/1.1"]).build()?;
+//!     let mut server = Runtime::builder();
+//!     server.listen("127.0.0.1:8443", move |conn| {
+//!         let tls = tls.clone();
+//!         async move {
+//!             let mut conn = tls.accept(conn).await?;
+//!             while let Some(data) = conn.read_idle().await? {
+//!                 conn.stage(&data)?;
+//!                 conn.flush().await?;
+//!             }
+//!             Ok::<(), std::io::Error>(())
+//!         }
+//!     });
+//!     server.run()
+//! }
+//! ```
+//!
+//! There is no pump and no task of its own: whoever awaits the handshake makes it, a read decrypts what it received, a flush
+//! encrypts what is staged, each on the caller's thread. A session has one lock, held for the cryptography alone.
+//!
+//! | file | job | thread class |
+//! |---|---|---|
+//! | `config` | [`TlsConfig`]: accept, connect, reload | any thread |
+//! | `server`, `client` | the builders: every option, validated at construction | any thread |
+//! | `options` | what both have in common: PEM, versions, suites, protocol names | pure |
+//! | `context` | BoringSSL contexts from options | any thread |
+//! | `hosts` | which certificate a server name gets | any thread |
+//! | `tickets` | keys of session tickets, and their rotation | any thread |
+//! | `resume` | a client's sessions to resume | any thread |
+//! | `handshake` | the future that makes one | any thread |
+//! | `session` | the session lock: encrypt, decrypt (law 14) | any thread |
+//! | `wire` | what BoringSSL reads from and writes to | under the session lock |
+//! | `connection`, `read_half`, `write_half` | what users hold | any thread |
+//! | `read_ops` | the named futures of reading and writing | any thread |
+//! | `facts` | what was negotiated | pure |
+//! | `error` | every way it fails | pure |
+//! | `ffi` | the four calls that `boring` has no safe form of | any thread |
+//!
+//! Walk out: `write_half` -> `session` (lock: encrypt, append) -> `epoxide::layer` -> the connection's flush word.
+//! Walk in: `read_half` -> `epoxide::ReadHalf` (recv) -> `session` (lock: decrypt) -> a pooled block.
+//!
+//! unsafe rooms: ffi
+
+mod client;
+mod config;
+mod connection;
+mod context;
+mod error;
+mod facts;
+mod ffi;
+mod handshake;
+mod hosts;
+mod options;
+mod read_half;
+mod read_ops;
+mod resume;
+mod server;
+mod session;
+mod tickets;
+mod wire;
+mod write_half;
+
+pub use client::ClientBuilder;
+pub use config::TlsConfig;
+pub use connection::TlsConnection;
+pub use error::TlsError;
+pub use facts::TlsFacts;
+pub use handshake::Handshake;
+pub use hosts::Host;
+pub use options::{ClientAuth, Pem, TlsVersion};
+pub use read_half::TlsReadHalf;
+pub use read_ops::{TlsFlush, TlsRead, TlsReadMore, TlsReadSlice, TlsSendAll, TlsShutdown};
+pub use server::ServerBuilder;
+pub use write_half::TlsWriteHalf;

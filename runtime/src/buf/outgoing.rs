@@ -207,6 +207,12 @@ impl Outgoing {
         }
     }
 
+    /// What is here, in order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let front = self.front.iter().flat_map(|front| front.queue.iter().map(Piece::as_slice));
+        front.chain([self.tail_left()]).filter(|piece| !piece.is_empty())
+    }
+
     /// Sends until everything has gone, the socket is full, `budget` bytes have gone (`usize::MAX` = no budget) or
     /// the socket fails.
     ///
@@ -265,11 +271,10 @@ impl Outgoing {
     fn send_pieces<const N: usize>(&self, fd: BorrowedFd<'_>, mut room: usize) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); N];
         let mut used = 0;
-        let pieces = self.front.iter().flat_map(|front| front.queue.iter().map(Piece::as_slice));
-        for piece in pieces.chain([self.tail_left()]).take(N) {
+        for piece in self.pieces().take(N) {
             let piece = &piece[..piece.len().min(room)];
             if piece.is_empty() {
-                // The tail may be empty, or the room used up.
+                // The room is used up.
                 break;
             }
             slices[used] = IoSlice::new(piece);

@@ -1,8 +1,9 @@
-//! One spare staging buffer per thread, so that an idle connection holds none.
+//! Two spare staging buffers per thread, so that an idle connection holds none.
 //!
-//! Job: keep the capacity of the Vec that was sent last for whoever stages next on this thread.
-//! State owned: the thread's spare. Thread class: any thread, each its own.
-//! Laws kept: 9 (nothing panics during thread teardown), 16 (one per thread, 64 KiB at most).
+//! Job: keep the capacity of the Vec that was sent last for whoever stages next on this thread. Two, because an encrypted
+//! flush fills a second one from what was staged in the first.
+//! State owned: the thread's spares. Thread class: any thread, each its own.
+//! Laws kept: 9 (nothing panics during thread teardown), 16 (two per thread, 64 KiB each at most).
 //!
 //! Built like the magazine: the slot has no destructor, the guard has one and is touched once.
 
@@ -24,12 +25,14 @@ enum Keeps {
 
 struct Spare {
     slot: Cell<Option<Box<Tail>>>,
+    /// The one before.
+    second: Cell<Option<Box<Tail>>>,
     keeps: Cell<Keeps>,
 }
 
 thread_local! {
     static SPARE: ManuallyDrop<Spare> = const {
-        ManuallyDrop::new(Spare { slot: Cell::new(None), keeps: Cell::new(Keeps::NotYet) })
+        ManuallyDrop::new(Spare { slot: Cell::new(None), second: Cell::new(None), keeps: Cell::new(Keeps::NotYet) })
     };
     static GUARD: Guard = const { Guard };
 }
@@ -37,7 +40,7 @@ thread_local! {
 /// A staging buffer: the thread's spare, or a new one without capacity.
 #[inline]
 pub(super) fn take() -> Box<Tail> {
-    SPARE.with(|spare| spare.slot.take()).unwrap_or_default()
+    SPARE.with(|spare| spare.slot.take().or_else(|| spare.second.take())).unwrap_or_default()
 }
 
 /// Keeps a buffer for the next [`take`] on this thread; its bytes are forgotten.
@@ -50,8 +53,10 @@ pub(super) fn put(mut tail: Box<Tail>) {
     tail.start = 0;
     SPARE.with(|spare| {
         if spare.keeps.get() == Keeps::Yes || spare.open() {
-            // The older one is freed: the newer one is warm.
-            spare.slot.set(Some(tail));
+            // The newest one is warm and goes first; of three the oldest is freed.
+            if let Some(older) = spare.slot.replace(Some(tail)) {
+                spare.second.set(Some(older));
+            }
         }
     });
 }
@@ -73,7 +78,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         SPARE.with(|spare| {
             spare.keeps.set(Keeps::NoMore);
-            drop(spare.slot.take());
+            drop((spare.slot.take(), spare.second.take()));
         });
     }
 }

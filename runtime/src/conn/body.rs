@@ -22,6 +22,7 @@ use crate::conn::deadline;
 use crate::conn::ending;
 use crate::conn::flush_word::{Close, FlushWord, Leave};
 use crate::conn::frames::Frames;
+use crate::conn::layer::Layer;
 use crate::conn::read_word::{Mark, ReadWord, Waiter};
 use crate::error::CloseReason;
 use crate::exec::home::{Guest, Home, Msg, Stage};
@@ -35,7 +36,7 @@ use crate::sync::plain::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sys;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Waker;
 
 /// Bits of [`Body::ends`].
@@ -62,6 +63,8 @@ pub(crate) mod ends {
     pub(crate) fn are_both_gone(bits: u32) -> bool {
         bits & (READER_GONE | WRITER_GONE) == READER_GONE | WRITER_GONE
     }
+    /// A layer (TLS) is told before the FIN.
+    pub(crate) const LAYERED: u32 = 1024;
     /// An edge said that the peer sends nothing more.
     pub(crate) const PEER_HALF: u32 = 256;
     /// An edge said that the connection is broken, or over both ways.
@@ -79,6 +82,8 @@ pub(crate) struct Slow {
     pub(crate) lent: bool,
     /// Only of a shared writer.
     pub(crate) frames: Option<Box<Frames>>,
+    /// What stands between the connection and its user (TLS). A box: an idle connection pays one word.
+    pub(crate) layer: Option<Box<Weak<dyn Layer>>>,
 }
 
 /// See the module's text.
@@ -150,7 +155,7 @@ impl Body {
             key: AtomicU64::new(Key::NONE.0),
             home,
             reader: Mutex::new(None),
-            slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None, end: 0, lent: false, frames: None }),
+            slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None, end: 0, lent: false, frames: None, layer: None }),
             deadline: Mutex::default(),
             suspended: AtomicU32::new(0),
             reason: OnceLock::new(),
@@ -301,6 +306,14 @@ impl Body {
         self.wake_writer();
         // Sticky: the Ready of this signal may go into a recv that still brings bytes, and the next read must look again.
         self.signal_reader(Mark::Sticky);
+    }
+
+    /// The layer (TLS) over this connection, while anybody uses it.
+    pub(crate) fn layer(&self) -> Option<Arc<dyn Layer>> {
+        if !self.has_ended(ends::LAYERED) {
+            return None;
+        }
+        lock(&self.slow).layer.as_ref().and_then(|layer| layer.upgrade())
     }
 
     /// The flush is over: an idle reader that waited for it while the reactor drains looks again.

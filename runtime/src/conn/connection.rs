@@ -66,6 +66,10 @@ impl Connection {
         Self { read: ReadHalf::new(body.clone()), write: WriteHalf::new(body) }
     }
 
+    pub(crate) fn body_arc(&self) -> Arc<Body> {
+        (*self.read.body).clone()
+    }
+
     pub(crate) fn body(&self) -> &Body {
         &self.read.body
     }

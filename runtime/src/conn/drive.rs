@@ -152,12 +152,17 @@ fn put_back(body: &Body, bytes: &mut Outgoing, counted: &mut bool, waiter: Optio
 
 /// Reactor: a writable edge or an owed turn gave it the flush.
 pub(crate) fn drive_as_reactor(body: &Body) {
-    let mut slow = lock(&body.slow);
+    let slow = lock(&body.slow);
     if slow.lent {
         return send_file::hand_over(body, slow);
     }
-    let mut batch = slow.out.take();
     drop(slow);
+    drive_queue(body);
+}
+
+/// The owner of Flushing, who is no waiting writer: sends what is queued, within the budget, and wakes who waits for it.
+pub(crate) fn drive_queue(body: &Body) {
+    let mut batch = lock(&body.slow).out.take();
     let budget = body.home.config.flush_budget;
     match drive(body, Batch { bytes: &mut batch, counted: true }, budget, None) {
         Drive::Done => body.wake_writer(),

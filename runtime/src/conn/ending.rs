@@ -61,6 +61,9 @@ impl CloseHandle {
 
 /// FIN at once, or right behind the flush in flight.
 pub(crate) fn fin_behind_queue(body: &Body) {
+    if let Some(layer) = body.layer() {
+        layer.before_fin();
+    }
     if body.flush.fin() {
         send_fin(body);
     }

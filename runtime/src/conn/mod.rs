@@ -11,6 +11,7 @@
 //! | `write_ops` | the write family: named futures | any thread |
 //! | `shared` | whole frames from many threads | any thread |
 //! | `shared_wait` | waiting for frames to be out, for the end | any thread |
+//! | `layer` | what TLS stands on | any thread |
 //! | `frames` | where shared frames end, who waits for them | pure |
 //! | `send_file` | a range of a file, by sendfile(2) | any thread |
 //! | `drive` | the flush owner's loop | any thread |
@@ -45,6 +46,7 @@ pub(crate) mod flush_word;
 #[cfg(all(test, loom))]
 mod flush_word_loom;
 pub(crate) mod frames;
+pub(crate) mod layer;
 mod options;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;

@@ -36,7 +36,7 @@ pub struct ReadHalf {
     /// Bytes received since the connection had a reason to end.
     late: usize,
     /// Nothing was received yet: a drain lets the first request in, if it has arrived.
-    fresh: bool,
+    pub(crate) fresh: bool,
 }
 
 /// What a reader may still receive of a connection that has a reason to end: more than the kernel's default limit of a

@@ -3,7 +3,7 @@
 //! State: none beyond the half's. Thread class: any thread. Laws: 1, 2, 16 (buffers are taken only when something
 //! may be there, and go back untouched when there is nothing).
 
-use crate::buf::RecvBuf;
+use crate::buf::{BufPool, RecvBuf};
 use crate::conn::read_half::{Got, Intent, ReadHalf, recv_buffer};
 use crate::sys;
 use std::future::Future;
@@ -135,13 +135,8 @@ impl Future for ReadMore<'_> {
         let home = half.pool;
         let max = half.body.home.config.max_read_buffer;
         let got = half.poll_recv(cx, Intent::Busy, |fd| {
-            // Grown only when there is something to receive; a full buffer that may not grow is refused.
-            if buf.tail().is_none() {
-                buf.grow(home, max).map_err(|error| io::Error::new(io::ErrorKind::QuotaExceeded, error))?;
-            }
-            let Some(space) = buf.tail() else {
-                return Err(io::ErrorKind::QuotaExceeded.into());
-            };
+            // Grown only when there is something to receive.
+            let space = tail_of(buf, home, max)?;
             let size = space.len();
             let n = sys::io::recv(fd, space)?;
             buf.committed(n);
@@ -149,6 +144,14 @@ impl Future for ReadMore<'_> {
         });
         got.map_ok(|n| n.unwrap_or(0))
     }
+}
+
+/// The free space behind the bytes of `buf`, which grows for it; a full buffer that may not grow is refused.
+pub(crate) fn tail_of<'a>(buf: &'a mut RecvBuf, home: &'static BufPool, max: usize) -> io::Result<&'a mut [u8]> {
+    if buf.tail().is_none() {
+        buf.grow(home, max)?;
+    }
+    buf.tail().ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
 }
 
 /// The future of `read_slice` and `peek`.

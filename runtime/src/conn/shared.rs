@@ -10,6 +10,7 @@ use crate::conn::drive::{self, Batch, Drive};
 use crate::conn::ending::{self, CloseHandle, Held};
 use crate::conn::flush_word::Kick;
 use crate::conn::frames::Frames;
+use crate::conn::layer::Layer;
 use crate::conn::write_half::WriteHalf;
 use crate::error::CloseReason;
 use crate::exec::local;
@@ -17,8 +18,9 @@ use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use bytes::Bytes;
+use std::cell::Cell;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 /// Frames up to this many bytes are copied behind each other and go out in one piece; larger ones are sent from where
@@ -88,6 +90,16 @@ pub(crate) fn is_half_open(body: &Body) -> bool {
     lock(&body.slow).frames.as_ref().is_some_and(|frames| frames.half_open)
 }
 
+impl Slow {
+    /// A frame ends where the queue ends now.
+    fn push_frame(&mut self, now: u32) -> u64 {
+        if let Some(frames) = &mut self.frames {
+            frames.push(self.end, now);
+        }
+        self.end
+    }
+}
+
 /// Writes whole frames to one connection from any number of threads. Cheap to clone.
 ///
 /// Dropping the last clone sends what was queued, then FIN.
@@ -99,6 +111,8 @@ pub struct SharedWriter {
 struct Core {
     body: Held,
     limits: SharedLimits,
+    /// Dropped after the body, whose end it is told of.
+    layer: Option<Arc<dyn Layer>>,
 }
 
 impl fmt::Debug for SharedWriter {
@@ -120,7 +134,8 @@ impl WriteHalf {
         }
         lock(&body.slow).frames = Some(Box::new(Frames::new(limits.half_open)));
         body.ends.fetch_or(ends::SHARED, Ordering::AcqRel);
-        let writer = SharedWriter { core: Arc::new(Core { body, limits }) };
+        let layer = body.layer();
+        let writer = SharedWriter { core: Arc::new(Core { body, limits, layer }) };
         // Staged bytes are a promise already: they do not wait for the first frame.
         let _ = writer.kick();
         ending::end_if_nobody_is_left(&writer.core.body);
@@ -141,7 +156,11 @@ impl SharedWriter {
     pub fn send(&self, frame: impl Into<Bytes>) -> SendOutcome {
         let frame = frame.into();
         let body = &*self.core.body;
-        let end = match self.append(&frame) {
+        let appended = match &self.core.layer {
+            None => self.append(&frame),
+            Some(layer) => self.append_through(&**layer, &frame),
+        };
+        let end = match appended {
             Ok(end) => end,
             Err(refusal) => {
                 body.home.count(Count::FramesRefused, 1);
@@ -162,8 +181,38 @@ impl SharedWriter {
 
     /// Appends a frame and says where it ends.
     fn append(&self, frame: &Bytes) -> Result<u64, Refusal> {
-        let Core { body, limits } = &*self.core;
-        let now = local::here(&body.home).now_ms;
+        let now = local::here(&self.core.body.home).now_ms;
+        let mut slow = self.admit(frame.len(), now)?;
+        if frame.is_empty() {
+            return Ok(0);
+        }
+        slow.end += frame.len() as u64;
+        self.core.body.queued.fetch_add(frame.len(), Ordering::Relaxed);
+        if frame.len() <= COPIED {
+            slow.out.stage(frame);
+        } else {
+            slow.out.stage_bytes(frame.clone());
+        }
+        Ok(slow.push_frame(now))
+    }
+
+    /// The same through a layer, which makes records of the frame. Its lock keeps other frames out from the admission
+    /// until the end is noted.
+    fn append_through(&self, layer: &dyn Layer, frame: &Bytes) -> Result<u64, Refusal> {
+        let now = local::here(&self.core.body.home).now_ms;
+        let outcome = Cell::new(Err(Refusal::Closed(self.reason())));
+        let mut admit = || {
+            outcome.set(self.admit(frame.len(), now).map(|_| 0));
+            outcome.get().is_ok() && !frame.is_empty()
+        };
+        let mut appended = || outcome.set(Ok(lock(&self.core.body.slow).push_frame(now)));
+        layer.send_frame(frame, &mut admit, &mut appended);
+        outcome.get()
+    }
+
+    /// The limits, and whether anything is sent at all: under the queue's mutex, which comes back.
+    fn admit(&self, len: usize, now: u32) -> Result<MutexGuard<'_, Slow>, Refusal> {
+        let Core { body, limits, .. } = &*self.core;
         let mut slow = lock(&body.slow);
         // Looked at under the mutex: a closer frees the queue after it has said so, and the kick looks again.
         if body.flush.is_closed() || body.flush.has_fin() {
@@ -172,11 +221,11 @@ impl SharedWriter {
         }
         let accepted = body.accepted.load(Ordering::Relaxed);
         let queued = body.queued.load(Ordering::Relaxed);
-        let Slow { out, frames: Some(frames), end, .. } = &mut *slow else {
+        let Some(frames) = &mut slow.frames else {
             return Err(Refusal::Closed(CloseReason::Aborted));
         };
-        if frame.is_empty() {
-            return Ok(0);
+        if len == 0 {
+            return Ok(slow);
         }
         frames.settle(accepted);
         if let Some(since) = frames.oldest() {
@@ -189,18 +238,10 @@ impl SharedWriter {
                 return Err(Refusal::Age);
             }
         }
-        if queued > 0 && queued + frame.len() > limits.bytes {
+        if queued > 0 && queued + len > limits.bytes {
             return Err(Refusal::Bytes);
         }
-        *end += frame.len() as u64;
-        frames.push(*end, now);
-        body.queued.fetch_add(frame.len(), Ordering::Relaxed);
-        if frame.len() <= COPIED {
-            out.stage(frame);
-        } else {
-            out.stage_bytes(frame.clone());
-        }
-        Ok(*end)
+        Ok(slow)
     }
 
     /// After an append: send, or make sure that somebody does.

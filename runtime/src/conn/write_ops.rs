@@ -4,7 +4,8 @@
 //! leaves; otherwise append, unlock, kick), 8 (a flush on a reactor thread has a budget), 11.
 
 use crate::buf::{SendEnd, Sent};
-use crate::conn::drive::{self, Batch, Drive, send_fin};
+use crate::conn::drive::{self, Batch, Drive};
+use crate::conn::ending::fin_behind_queue;
 use crate::conn::flush_word::Kick;
 use crate::conn::write_half::WriteHalf;
 use crate::error::CloseReason;
@@ -134,6 +135,15 @@ impl WriteHalf {
                 return Poll::Ready(Err(self.refusal()));
             }
             body.append(&mut self.staged);
+            return self.poll_queued(cx, true);
+        }
+        self.poll_queued(cx, false)
+    }
+
+    /// Waits until everything queued is out; after an append it first sends, or makes sure that somebody does.
+    pub(crate) fn poll_queued(&self, cx: &Context<'_>, appended: bool) -> Poll<io::Result<()>> {
+        let body = &*self.body;
+        if appended {
             match body.flush.kick() {
                 Kick::Own => {
                     let mut out = lock(&body.slow).out.take();
@@ -228,7 +238,8 @@ impl Future for SendAll<'_> {
 
 impl WriteHalf {
     /// Bytes that may be staged now.
-    fn room(&self) -> usize {
+    #[doc(hidden)]
+    pub fn room(&self) -> usize {
         let held = self.staged.len() + self.body.queued.load(Ordering::Relaxed);
         self.body.home.config.max_staged.saturating_sub(held)
     }
@@ -247,10 +258,7 @@ impl Future for Shutdown<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.half.poll_flush(cx) {
             Poll::Ready(Ok(())) => {
-                let body = &self.half.body;
-                if body.flush.fin() {
-                    send_fin(body);
-                }
+                fin_behind_queue(&self.half.body);
                 Poll::Ready(Ok(()))
             }
             other => other,

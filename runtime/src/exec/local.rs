@@ -149,6 +149,8 @@ pub(crate) struct Local {
     thrown: RefCell<Option<Box<dyn Any + Send>>>,
     /// Milliseconds of the coarse monotonic clock, refreshed once a pass.
     now_ms: Cell<u32>,
+    /// Expensive steps made in this pass.
+    steps: Cell<u32>,
 }
 
 thread_local! {
@@ -164,6 +166,7 @@ thread_local! {
             discard: Cell::new(Discard::No),
             thrown: RefCell::new(None),
             now_ms: Cell::new(0),
+            steps: Cell::new(0),
         })
     };
 }
@@ -355,7 +358,19 @@ pub(crate) fn discard() -> Discard {
     LOCAL.with(|local| local.discard.get())
 }
 
-/// Reactor: the time of this pass.
+/// Reactor: a pass begins, at this time.
 pub(crate) fn set_now_ms(now: u32) {
-    LOCAL.with(|local| local.now_ms.set(now));
+    LOCAL.with(|local| {
+        local.now_ms.set(now);
+        local.steps.set(0);
+    });
+}
+
+/// Takes one of the `limit` expensive steps of this pass; always true on a thread without a reactor.
+pub(crate) fn take_step(limit: u32) -> bool {
+    LOCAL.with(|local| {
+        let taken = local.steps.get();
+        local.steps.set(taken.saturating_add(1).min(limit));
+        taken < limit || local.home_ptr.get().is_null()
+    })
 }

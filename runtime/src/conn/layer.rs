@@ -1,0 +1,148 @@
+//! What a protocol between a connection and its user stands on (TLS): a queue for its records, blocks for its plaintext.
+//!
+//! Job: the few doors that such a crate needs and a user of connections does not. State: none of its own. Thread class:
+//! any thread. Laws: 3 (shared mode: append under the queue's mutex, unlock, kick), 6 (the layer's own end goes out before
+//! the FIN), 8 (handshake steps), 14 (order: the layer's lock, then the queue's), 15, 16.
+//!
+//! Who encodes holds its own lock over encoding AND [`Queue::append`], and releases it before [`Queue::kick`]: then the
+//! order of the queue is the order of the encoding, and nobody sends under the lock.
+
+use crate::buf::RecvBuf;
+use crate::conn::body::{Body, ends};
+use crate::conn::connection::Connection;
+use crate::conn::drive;
+use crate::conn::flush_word::Kick;
+use crate::conn::read_half::ReadHalf;
+use crate::conn::read_ops::tail_of;
+use crate::conn::write_half::WriteHalf;
+use crate::exec::local;
+use crate::sync::lock;
+use crate::sync::plain::Ordering;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+/// What a connection asks of its layer.
+pub trait Layer: Send + Sync + 'static {
+    /// A frame of a shared writer. Under the layer's lock: asks `admit`; if that says yes, encodes the frame, appends it to
+    /// the queue and calls `appended`. Does nothing when the layer has ended or failed. Any thread.
+    fn send_frame(&self, frame: &[u8], admit: &mut dyn FnMut() -> bool, appended: &mut dyn FnMut());
+
+    /// The FIN is about to be queued: the layer's own end goes before it. May be called more than once, on any thread.
+    fn before_fin(&self);
+}
+
+/// The outgoing queue of a connection, for its layer. Cheap to clone.
+#[derive(Clone)]
+pub struct Queue {
+    body: Arc<Body>,
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("body", &self.body).finish()
+    }
+}
+
+impl Queue {
+    /// The queue of `conn`. From its first [`append`](Self::append) on nothing may be flushed through `conn`'s own staging:
+    /// its fast path passes the queue by.
+    pub fn of(conn: &Connection) -> Self {
+        Self { body: conn.body_arc() }
+    }
+
+    /// Puts the layer between `conn` and its user: shared writers send through it, and it comes before the FIN.
+    pub fn install(&self, layer: Weak<dyn Layer>) {
+        let old = lock(&self.body.slow).layer.replace(Box::new(layer));
+        drop(old);
+        self.body.ends.fetch_or(ends::LAYERED, Ordering::AcqRel);
+    }
+
+    /// Appends encoded bytes, under the layer's lock. False: nothing is sent any more, and they are not taken.
+    pub fn append(&self, record: &[u8]) -> bool {
+        let body = &*self.body;
+        let mut slow = lock(&body.slow);
+        // Looked at under the mutex: a closer frees the queue after it has said so, and the kick looks again.
+        if body.flush.is_closed() || body.flush.has_fin() {
+            return false;
+        }
+        body.queued.fetch_add(record.len(), Ordering::Relaxed);
+        slow.end = slow.end.max(body.accepted.load(Ordering::Relaxed)) + record.len() as u64;
+        slow.out.stage(record);
+        true
+    }
+
+    /// After an append, with the layer's lock released: sends, or makes sure that somebody does. Does not wait.
+    pub fn kick(&self) {
+        let body = &*self.body;
+        match body.flush.kick() {
+            Kick::Own => drive::drive_queue(body),
+            Kick::Wait => {}
+            Kick::Closed => {
+                body.discard_queue();
+                body.wake_ready();
+            }
+        }
+    }
+}
+
+impl WriteHalf {
+    /// For the layer: everything staged goes through `encode`, piece by piece, and is forgotten.
+    ///
+    /// # Errors
+    /// That of `encode`: the rest is forgotten too.
+    #[doc(hidden)]
+    pub fn drain_staged(&mut self, encode: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        self.trim();
+        let result = self.staged.pieces().try_for_each(encode);
+        self.staged.clear();
+        result
+    }
+
+    /// For the layer: waits until everything queued is in the kernel. `appended`: first sends, or makes sure that
+    /// somebody does.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    #[doc(hidden)]
+    pub fn poll_queue(&mut self, cx: &mut Context<'_>, appended: bool) -> Poll<io::Result<()>> {
+        self.poll_queued(cx, appended)
+    }
+}
+
+impl ReadHalf {
+    /// For the layer: a pooled block, filled by `fill`, which says how many bytes are data.
+    ///
+    /// # Errors
+    /// That of `fill`; the block goes back.
+    #[doc(hidden)]
+    pub fn fill_block(&self, fill: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<RecvBuf> {
+        let mut block = self.pool.fill();
+        let n = fill(block.space())?;
+        Ok(block.commit(n))
+    }
+
+    /// For the layer: the same behind the bytes of `buf`, which grows as in [`read_more`](Self::read_more).
+    ///
+    /// # Errors
+    /// That of `fill`; [`io::ErrorKind::QuotaExceeded`] when `buf` is full and may not grow.
+    #[doc(hidden)]
+    pub fn fill_more(&self, buf: &mut RecvBuf, fill: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
+        let n = fill(tail_of(buf, self.pool, self.body.home.config.max_read_buffer)?)?;
+        buf.committed(n);
+        Ok(n)
+    }
+
+    /// For the layer: what was received so far (a handshake) was no request, so a drain still lets the first one in.
+    #[doc(hidden)]
+    pub fn begin_requests(&mut self) {
+        self.fresh = true;
+    }
+}
+
+/// Takes one of the `limit` expensive steps that a reactor makes in one pass. False: the next pass has new ones; the
+/// caller wakes itself and yields. Always true off the reactors.
+pub fn take_step(limit: u32) -> bool {
+    local::take_step(limit)
+}

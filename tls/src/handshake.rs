@@ -1,0 +1,190 @@
+//! The future that makes a handshake.
+//!
+//! State: the connection and BoringSSL's session, owned by the future: nobody else knows them yet, so no lock. Who touches
+//! it: whoever polls it. Thread class: any thread. Laws: 8 (32 steps of all handshakes in one pass of a reactor), 14 (the
+//! reason is read by the call that failed), 16 (a place among `max_handshakes`, a deadline).
+
+use crate::config::Place;
+use crate::connection::TlsConnection;
+use crate::error::{TlsError, session_words};
+use crate::session::Session;
+use crate::wire::Wire;
+use boring::ssl::{ErrorCode, Ssl, SslStream};
+use epoxide::layer::{Queue, take_step};
+use epoxide::{Connection, ReadHalf, WriteHalf};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+/// Handshake steps that a reactor makes in one pass.
+const STEPS: u32 = 32;
+
+/// The future of a handshake; see [`TlsConfig::accept`](crate::TlsConfig::accept).
+#[must_use = "futures do nothing unless polled"]
+pub struct Handshake {
+    state: State,
+}
+
+enum State {
+    UnderWay(Box<UnderWay>),
+    /// Refused before it began.
+    Refused(Option<Connection>, TlsError),
+    Done,
+}
+
+struct UnderWay {
+    read: ReadHalf,
+    write: WriteHalf,
+    stream: SslStream<Wire>,
+    queue: Queue,
+    server: bool,
+    /// There is something to be done before the next recv: the first step, or input.
+    ready: bool,
+    /// The peer has sent something: a drain no longer ends it at once.
+    begun: bool,
+    /// Why it failed; the alert is on its way out.
+    failed: Option<TlsError>,
+    place: Place,
+}
+
+impl fmt::Debug for Handshake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshake").field("done", &matches!(self.state, State::Done)).finish_non_exhaustive()
+    }
+}
+
+impl Handshake {
+    pub(crate) fn accept(conn: Connection, ssl: Ssl, place: Place, timeout: Duration) -> Self {
+        Self::begin(conn, ssl, place, timeout, true)
+    }
+
+    pub(crate) fn connect(conn: Connection, ssl: Ssl, place: Place, timeout: Duration) -> Self {
+        Self::begin(conn, ssl, place, timeout, false)
+    }
+
+    /// It cannot begin.
+    pub(crate) fn failed(conn: Connection, error: TlsError) -> Self {
+        Self { state: State::Refused(Some(conn), error) }
+    }
+
+    /// One too many.
+    pub(crate) fn refused(mut conn: Connection, limit: usize) -> Self {
+        conn.reset();
+        Self::failed(conn, TlsError::TooManyHandshakes { limit })
+    }
+
+    fn begin(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, server: bool) -> Self {
+        let queue = Queue::of(&conn);
+        let stream = match SslStream::new(ssl, Wire::new(queue.clone())) {
+            Ok(stream) => stream,
+            Err(error) => return Self::failed(conn, TlsError::Handshake { reason: error.to_string() }),
+        };
+        if !timeout.is_zero() {
+            let at = Instant::now().checked_add(timeout);
+            conn.set_deadline(at, "TLS handshake");
+        }
+        let (read, write) = conn.into_split();
+        // A client speaks first; a server waits for it without BoringSSL's help.
+        let under_way =
+            UnderWay { read, write, stream, queue, server, ready: !server, begun: !server, failed: None, place };
+        Self { state: State::UnderWay(Box::new(under_way)) }
+    }
+}
+
+impl UnderWay {
+    /// Until it is done or failed for good.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if let Some(error) = &self.failed {
+                // The alert goes out first; if it cannot, the peer knows that something failed.
+                let _ = ready!(self.write.poll_queue(cx, false));
+                return Poll::Ready(Err(error.clone().into()));
+            }
+            if self.ready {
+                if !take_step(STEPS) {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                self.ready = false;
+                if self.step() {
+                    return Poll::Ready(Ok(()));
+                }
+                continue;
+            }
+            // Until its first byte a client is nobody's business: a drain ends it.
+            let received = if self.begun {
+                self.read.poll_read(cx)
+            } else {
+                Pin::new(&mut self.read.read_idle()).poll(cx)
+            };
+            match ready!(received)? {
+                Some(input) => {
+                    self.begun = true;
+                    self.ready = true;
+                    self.stream.get_mut().feed(input);
+                }
+                None if self.read.is_draining() && !self.begun => {
+                    return Poll::Ready(Err(epoxide::CloseReason::Draining.into()));
+                }
+                None => return Poll::Ready(Err(TlsError::HandshakeClosed.into())),
+            }
+        }
+    }
+
+    /// What can be done with what was received. True: it is done.
+    fn step(&mut self) -> bool {
+        let made = if self.server { self.stream.accept() } else { self.stream.connect() };
+        let done = match made {
+            Ok(()) => true,
+            Err(error) if error.code() == ErrorCode::WANT_READ => false,
+            Err(error) => {
+                let mut reason = session_words(&error);
+                if reason.contains("CERTIFICATE_VERIFY_FAILED")
+                    && let Err(why) = self.stream.ssl().verify_result()
+                {
+                    reason = format!("{reason} ({})", why.error_string());
+                }
+                self.failed = Some(TlsError::Handshake { reason });
+                false
+            }
+        };
+        if self.stream.get_mut().take_wrote() {
+            self.queue.kick();
+        }
+        done
+    }
+}
+
+impl Future for Handshake {
+    type Output = io::Result<TlsConnection>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = match &mut self.state {
+            State::UnderWay(under_way) => ready!(under_way.poll(cx)),
+            State::Refused(..) => Ok(()),
+            State::Done => panic!("a handshake was polled after it was done"),
+        };
+        Poll::Ready(match (std::mem::replace(&mut self.state, State::Done), result) {
+            (State::UnderWay(under_way), Ok(())) => Ok(under_way.finish()),
+            (State::Refused(conn, error), _) => {
+                drop(conn);
+                Err(error.into())
+            }
+            (_, result) => Err(result.err().unwrap_or_else(|| io::ErrorKind::Other.into())),
+        })
+    }
+}
+
+impl UnderWay {
+    fn finish(self) -> TlsConnection {
+        let Self { mut read, write, stream, queue, place, .. } = self;
+        drop(place);
+        read.set_deadline(None, "TLS handshake");
+        read.begin_requests();
+        let input = stream.get_ref().has_input();
+        TlsConnection::new(read, write, Session::new(stream, queue), input)
+    }
+}

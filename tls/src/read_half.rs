@@ -1,0 +1,296 @@
+//! The reading half of a session: when to decrypt, when to receive.
+//!
+//! State: the reader's own flags and ciphertext, never shared. Thread class: any thread, one at a time (`&mut self`).
+//! Laws: 8 (the connection's own read budget holds: every look after the first of a block takes a recv), 11 (an end is told
+//! once and for all), 14 (the lock is taken after the recv, never across a park), 16.
+
+use crate::error::TlsError;
+use crate::facts::TlsFacts;
+use crate::read_ops::{TlsRead, TlsReadMore, TlsReadSlice};
+use crate::session::{Next, Session};
+use epoxide::{CloseHandle, CloseReason, Draining, ReadHalf, ReadTimeoutSuspended, ReactorHandle, RecvBuf};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+/// The reading half of a TLS session: `Send`, used by one task at a time, on any thread, while the other half is used
+/// elsewhere.
+///
+/// Dropping it discards further input once the write half is gone too; until then the write half works on. Nobody then
+/// reads the peer's records, so its requests for new keys stay unanswered.
+#[derive(Debug)]
+pub struct TlsReadHalf {
+    half: ReadHalf,
+    session: Arc<Session>,
+    /// Ciphertext that the session has not seen.
+    input: Option<RecvBuf>,
+    /// There may be plaintext without another recv.
+    ready: bool,
+    over: Option<End>,
+}
+
+/// How the input ended. Every later read says the same.
+#[derive(Clone, Debug)]
+enum End {
+    /// The peer's close_notify.
+    Clean,
+    Failed(TlsError),
+}
+
+/// Fills space with plaintext.
+pub(crate) type Fill<'a> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'a;
+
+impl TlsReadHalf {
+    pub(crate) fn new(half: ReadHalf, session: Arc<Session>, ready: bool) -> Self {
+        Self { half, session, input: None, ready, over: None }
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    pub(crate) fn half(&self) -> &ReadHalf {
+        &self.half
+    }
+
+    pub(crate) fn half_mut(&mut self) -> &mut ReadHalf {
+        &mut self.half
+    }
+
+    /// Reads what is there, or waits for it. `None` is the peer's close_notify: nothing was cut. This side may go on
+    /// writing.
+    ///
+    /// Any thread. The caller receives and decrypts; only a read that finds nothing waits on the reactor.
+    ///
+    /// # Errors
+    /// [`TlsError::Truncated`] at a FIN without a close_notify; [`TlsError::Decrypt`]; else why the connection ended.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost or repeated when the future is dropped.
+    pub fn read(&mut self) -> TlsRead<'_> {
+        TlsRead::new(self, false)
+    }
+
+    /// The same as [`read`](Self::read), and says that no request is in progress. When the reactor drains it returns
+    /// `None`; and so does a FIN without a close_notify, which then cuts nothing.
+    pub fn read_idle(&mut self) -> TlsRead<'_> {
+        TlsRead::new(self, true)
+    }
+
+    /// Reads behind the bytes of `buf`, and returns how many came (0 = the peer's close_notify). It grows as in
+    /// [`ReadHalf::read_more`].
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::QuotaExceeded`] when `buf` is full and may not grow; else as [`read`](Self::read).
+    ///
+    /// # Cancel safety
+    /// Nothing is lost or repeated when the future is dropped.
+    pub fn read_more<'a>(&'a mut self, buf: &'a mut RecvBuf) -> TlsReadMore<'a> {
+        TlsReadMore::new(self, buf)
+    }
+
+    /// Reads into a slice, and returns how many bytes came: 0 is the peer's close_notify (or an empty slice).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    ///
+    /// # Cancel safety
+    /// Nothing is lost or repeated when the future is dropped.
+    pub fn read_slice<'a>(&'a mut self, space: &'a mut [u8]) -> TlsReadSlice<'a> {
+        TlsReadSlice::new(self, space)
+    }
+
+    /// The poll form of [`read`](Self::read). A `Pending` has registered `cx`'s waker in place of any earlier one.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
+        self.poll_block(cx, false)
+    }
+
+    /// Reads what is known to be there, without waiting.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when nothing is known to be there; else as [`read`](Self::read).
+    pub fn try_read(&mut self) -> io::Result<Option<RecvBuf>> {
+        let mut block = |half: &ReadHalf, fill: &mut Fill<'_>| half.fill_block(fill);
+        loop {
+            if let Some(result) = self.look(&mut block) {
+                return result;
+            }
+            match self.half.try_read()? {
+                Some(input) => self.received(input),
+                None => self.over = Some(End::Failed(TlsError::Truncated)),
+            }
+        }
+    }
+
+    pub(crate) fn poll_block(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Option<RecvBuf>>> {
+        self.poll_plain(cx, idle, |half, fill| half.fill_block(fill))
+    }
+
+    pub(crate) fn poll_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>> {
+        self.poll_plain(cx, false, |half, fill| half.fill_more(buf, fill)).map_ok(Option::unwrap_or_default)
+    }
+
+    pub(crate) fn poll_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
+        if space.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.poll_plain(cx, false, |_, fill| fill(space)).map_ok(Option::unwrap_or_default)
+    }
+
+    /// The one way to read: `into` says where plaintext goes, and is called only when there may be some.
+    fn poll_plain<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        idle: bool,
+        mut into: impl FnMut(&ReadHalf, &mut Fill<'_>) -> io::Result<T>,
+    ) -> Poll<io::Result<Option<T>>> {
+        loop {
+            if let Some(result) = self.look(&mut into) {
+                return Poll::Ready(result);
+            }
+            let received = if idle {
+                Pin::new(&mut self.half.read_idle()).poll(cx)
+            } else {
+                self.half.poll_read(cx)
+            };
+            match ready!(received)? {
+                Some(input) => self.received(input),
+                // A drain, or a FIN where nothing was under way.
+                None if idle => return Poll::Ready(Ok(None)),
+                None => self.over = Some(End::Failed(TlsError::Truncated)),
+            }
+        }
+    }
+
+    fn received(&mut self, input: RecvBuf) {
+        self.input = Some(input);
+        self.ready = true;
+    }
+
+    /// Decrypts what was received. `None`: it takes another recv.
+    fn look<T>(
+        &mut self,
+        into: &mut impl FnMut(&ReadHalf, &mut Fill<'_>) -> io::Result<T>,
+    ) -> Option<io::Result<Option<T>>> {
+        if self.over.is_none() && self.ready {
+            let Self { half, session, input, .. } = self;
+            let mut end = (0, Next::More);
+            let filled = into(half, &mut |space| {
+                end = session.decrypt(input.take(), space);
+                Ok(end.0)
+            });
+            let value = match filled {
+                Ok(value) => value,
+                // Declined by the caller's space: what is there is still there.
+                Err(error) => return Some(Err(error)),
+            };
+            let (n, next) = end;
+            match next {
+                Next::More => {}
+                Next::Receive => self.ready = false,
+                Next::Closed => self.over = Some(End::Clean),
+                Next::Failed(error) => self.over = Some(End::Failed(error)),
+            }
+            if n > 0 {
+                return Some(Ok(Some(value)));
+            }
+        }
+        match &self.over {
+            None => None,
+            Some(End::Clean) => Some(Ok(None)),
+            Some(End::Failed(error)) => Some(Err(error.clone().into())),
+        }
+    }
+
+    /// Has the peer said that nothing more comes (close_notify)? False also after a cut: see [`TlsError::Truncated`].
+    pub fn is_closed_by_peer(&self) -> bool {
+        matches!(self.over, Some(End::Clean))
+    }
+}
+
+/// What a session's halves and the whole have in common with connections.
+macro_rules! tls_facts {
+    ($type:ty, $half:ident, $half_mut:ident) => {
+        impl $type {
+            /// What the handshake agreed on.
+            pub fn facts(&self) -> &TlsFacts {
+                &self.session().facts
+            }
+
+            /// Ends the connection now, without a close_notify: the peer sees a reset; what waits on it resumes with
+            /// [`CloseReason::Local`].
+            pub fn reset(&mut self) {
+                self.$half_mut().reset();
+            }
+
+            /// A handle that closes (close_notify, then FIN, behind what is queued) or resets this connection from any
+            /// thread.
+            pub fn close_handle(&self) -> CloseHandle {
+                self.$half().close_handle()
+            }
+
+            /// Why both directions of the connection ended, once they have.
+            pub fn close_reason(&self) -> Option<CloseReason> {
+                self.$half().close_reason()
+            }
+
+            /// The peer's address.
+            ///
+            /// # Errors
+            /// That of getpeername(2).
+            pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+                self.$half().peer_addr()
+            }
+
+            /// This side's address.
+            ///
+            /// # Errors
+            /// That of getsockname(2).
+            pub fn local_addr(&self) -> io::Result<SocketAddr> {
+                self.$half().local_addr()
+            }
+
+            /// The listener that accepted this connection.
+            pub fn listener(&self) -> epoxide::ListenerId {
+                self.$half().listener()
+            }
+
+            /// Names the connection; see [`Connection::id`](epoxide::Connection::id).
+            pub fn id(&self) -> u64 {
+                self.$half().id()
+            }
+
+            /// The reactor that this connection belongs to.
+            pub fn reactor(&self) -> ReactorHandle {
+                self.$half().reactor()
+            }
+
+            /// See [`Connection::set_deadline`](epoxide::Connection::set_deadline).
+            pub fn set_deadline(&self, at: Option<Instant>, what: &'static str) {
+                self.$half().set_deadline(at, what);
+            }
+
+            /// Holds the read clock while the guard lives.
+            pub fn suspend_read_timeout(&self) -> ReadTimeoutSuspended {
+                self.$half().suspend_read_timeout()
+            }
+
+            /// Waits until the reactor drains.
+            pub fn draining(&self) -> Draining {
+                self.$half().draining()
+            }
+
+            /// Has the reactor begun to drain?
+            pub fn is_draining(&self) -> bool {
+                self.$half().is_draining()
+            }
+        }
+    };
+}
+pub(crate) use tls_facts;
+
+tls_facts!(TlsReadHalf, half, half_mut);

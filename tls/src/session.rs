@@ -1,0 +1,210 @@
+//! The session lock: encrypt and decrypt, on whatever thread asks (law 14).
+//!
+//! State: BoringSSL's session behind one mutex, held for the cryptography alone and never across a park. Who touches it:
+//! the reader to decrypt, writers to encrypt, whoever ends the connection to say so. Thread class: any thread. Laws: 8 (the
+//! lock is released every 256 KiB), 10 (no user code under it), 14 (encrypting and appending to the queue is one critical
+//! section; the kick comes after unlocking; order: this lock, then the queue's).
+//!
+//! What BoringSSL writes goes into the queue within the call that made it, so the order of records is the order of their
+//! numbers, whoever sends. BoringSSL's errors are read by the call that failed, before the lock is released.
+
+use crate::error::{TlsError, session_words};
+use crate::facts::TlsFacts;
+use crate::ffi;
+use crate::wire::Wire;
+use boring::ssl::{ErrorCode, SslStream};
+use epoxide::RecvBuf;
+use epoxide::layer::{Layer, Queue};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Plaintext that is encrypted under one hold of the lock: 16 full records.
+const PORTION: usize = 256 * 1024;
+
+/// See the module's text.
+pub(crate) struct Session {
+    core: Mutex<Core>,
+    queue: Queue,
+    pub(crate) facts: TlsFacts,
+}
+
+/// What the lock guards.
+pub(crate) struct Core {
+    stream: SslStream<Wire>,
+    /// The session is over both ways.
+    failed: Option<TlsError>,
+    /// This side has sent its close_notify: nothing more is encrypted.
+    ended: bool,
+}
+
+/// How a look for plaintext ended.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// There may be more without another recv.
+    More,
+    /// Nothing is left to decrypt.
+    Receive,
+    /// The peer's close_notify.
+    Closed,
+    Failed(TlsError),
+}
+
+/// Nothing is encrypted any more.
+#[derive(Debug)]
+pub(crate) enum Unsent {
+    /// This side has ended the session, or the connection has ended.
+    Closed,
+    Failed(TlsError),
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("facts", &self.facts).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// A session whose handshake is done.
+    pub(crate) fn new(stream: SslStream<Wire>, queue: Queue) -> Arc<Self> {
+        let facts = TlsFacts::of(stream.ssl());
+        let core = Mutex::new(Core { stream, failed: None, ended: false });
+        let session = Arc::new(Self { core, queue, facts });
+        let layer: Weak<dyn Layer> = Arc::downgrade(&session) as Weak<dyn Layer>;
+        session.queue.install(layer);
+        session
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With the lock released: what was written goes out.
+    fn unlock(&self, mut core: MutexGuard<'_, Core>) {
+        let wrote = core.stream.get_mut().take_wrote();
+        drop(core);
+        if wrote {
+            self.queue.kick();
+        }
+    }
+
+    /// Decrypts into `space`, of `input` if it is given and of what was received before. How many bytes, and what next.
+    pub(crate) fn decrypt(&self, input: Option<RecvBuf>, space: &mut [u8]) -> (usize, Next) {
+        let mut core = self.lock();
+        if let Some(input) = input {
+            core.stream.get_mut().feed(input);
+        }
+        let (mut n, mut next) = (0, Next::More);
+        while n < space.len() && matches!(next, Next::More) {
+            match core.decrypt_once(&mut space[n..]) {
+                Ok(got) => n += got,
+                Err(end) => next = end,
+            }
+        }
+        self.unlock(core);
+        // What ended it is told again at the next look, once these bytes are delivered.
+        if n > 0 && !matches!(next, Next::Receive) { (n, Next::More) } else { (n, next) }
+    }
+
+    /// Encrypts `plain` into the queue, in full records; the caller kicks.
+    pub(crate) fn encrypt(&self, plain: &[u8]) -> Result<(), Unsent> {
+        for portion in plain.chunks(PORTION) {
+            let mut core = self.lock();
+            core.encrypt(portion)?;
+            // The caller kicks for all of them.
+            let _ = core.stream.get_mut().take_wrote();
+        }
+        Ok(())
+    }
+
+    /// Renews this side's keys, behind what is encrypted; `ask`: the peer is to renew its own. TLS 1.3 only.
+    pub(crate) fn update_keys(&self, ask: bool) -> Result<(), Unsent> {
+        let mut core = self.lock();
+        if let Some(unsent) = core.unsent() {
+            return Err(unsent);
+        }
+        if !ffi::update_keys(core.stream.ssl_mut(), ask) {
+            let reason = "keys are updated in TLS 1.3 only".to_owned();
+            return Err(Unsent::Failed(TlsError::Encrypt { reason }));
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    fn decrypt_once(&mut self, space: &mut [u8]) -> Result<usize, Next> {
+        if let Some(error) = &self.failed {
+            return Err(Next::Failed(error.clone()));
+        }
+        match self.stream.ssl_read(space) {
+            Ok(n) => Ok(n),
+            Err(error) => Err(match error.code() {
+                ErrorCode::WANT_READ => Next::Receive,
+                ErrorCode::ZERO_RETURN => Next::Closed,
+                _ => Next::Failed(self.fail(TlsError::Decrypt { reason: session_words(&error) })),
+            }),
+        }
+    }
+
+    fn encrypt(&mut self, mut plain: &[u8]) -> Result<(), Unsent> {
+        if let Some(unsent) = self.unsent() {
+            return Err(unsent);
+        }
+        while !plain.is_empty() {
+            match self.stream.ssl_write(plain) {
+                Ok(n) => plain = &plain[n..],
+                Err(error) => {
+                    let error = TlsError::Encrypt { reason: session_words(&error) };
+                    return Err(Unsent::Failed(self.fail(error)));
+                }
+            }
+        }
+        // A connection that has ended takes no records: theirs was the last number that made sense.
+        if self.stream.get_ref().is_refused() { Err(Unsent::Closed) } else { Ok(()) }
+    }
+
+    fn unsent(&self) -> Option<Unsent> {
+        match &self.failed {
+            Some(error) => Some(Unsent::Failed(error.clone())),
+            None if self.ended || self.stream.get_ref().is_refused() => Some(Unsent::Closed),
+            None => None,
+        }
+    }
+
+    fn fail(&mut self, error: TlsError) -> TlsError {
+        self.failed.get_or_insert(error).clone()
+    }
+}
+
+impl Layer for Session {
+    fn send_frame(&self, frame: &[u8], admit: &mut dyn FnMut() -> bool, appended: &mut dyn FnMut()) {
+        let mut core = self.lock();
+        if core.unsent().is_none() && admit() && core.encrypt(frame).is_ok() {
+            appended();
+        }
+        // The shared writer kicks.
+        let _ = core.stream.get_mut().take_wrote();
+    }
+
+    fn before_fin(&self) {
+        let mut core = self.lock();
+        if core.unsent().is_none() {
+            core.ended = true;
+            // Its failure has no one to be told to: the FIN follows, and the peer sees a truncation.
+            let _ = core.stream.shutdown();
+        }
+        self.unlock(core);
+    }
+}
+
+impl From<Unsent> for io::Error {
+    fn from(unsent: Unsent) -> Self {
+        match unsent {
+            Unsent::Failed(error) => error.into(),
+            Unsent::Closed => Self::new(
+                io::ErrorKind::BrokenPipe,
+                "written after this side's end of the TLS session (shutdown or close)",
+            ),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What BoringSSL reads from and writes to: received ciphertext, and the connection's outgoing queue.
+//!
+//! State: the ciphertext received last. Who touches it: whoever holds the session lock. Laws: 14 (a record is appended to
+//! the queue by the very call that encrypted it), 16 (ciphertext that waits is one pooled block at most).
+
+use epoxide::RecvBuf;
+use epoxide::layer::Queue;
+use std::io::{self, Read, Write};
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    input: Option<RecvBuf>,
+    queue: Queue,
+    /// Something was appended: the queue is to be kicked once the lock is released.
+    wrote: bool,
+    /// The connection takes nothing more: what was written since is gone.
+    refused: bool,
+}
+
+impl Wire {
+    pub(crate) fn new(queue: Queue) -> Self {
+        Self { input: None, queue, wrote: false, refused: false }
+    }
+
+    /// Received bytes, to be read next. What was there before was read to its end.
+    pub(crate) fn feed(&mut self, input: RecvBuf) {
+        debug_assert!(self.input.is_none(), "ciphertext would be lost");
+        self.input = Some(input);
+    }
+
+    /// Is received ciphertext left?
+    pub(crate) fn has_input(&self) -> bool {
+        self.input.is_some()
+    }
+
+    /// Was anything appended since the last look?
+    pub(crate) fn take_wrote(&mut self) -> bool {
+        std::mem::take(&mut self.wrote)
+    }
+
+    /// Did the connection refuse what was written?
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
+        let Some(input) = &mut self.input else { return Err(io::ErrorKind::WouldBlock.into()) };
+        let n = space.len().min(input.len());
+        space[..n].copy_from_slice(&input[..n]);
+        bytes::Buf::advance(input, n);
+        if input.is_empty() {
+            // Back to its pool: an idle session holds no block.
+            self.input = None;
+        }
+        Ok(n)
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        // Taken either way: an error here would be BoringSSL's for ever, and hide why the connection ended.
+        if self.queue.append(record) {
+            self.wrote = true;
+        } else {
+            self.refused = true;
+        }
+        Ok(record.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
