@@ -3,4 +3,16 @@
 mod basics;
 mod certs;
 mod client;
+mod cuts;
+mod endings;
+mod handshakes;
+mod hosts;
+mod interop;
+mod malformed;
+mod mutual;
+mod ours;
+mod posture;
+mod reload;
 mod servers;
+mod shared;
+mod threads;
