@@ -87,7 +87,9 @@ impl Peer {
     fn of(certificate: &X509) -> Option<Self> {
         let der = certificate.to_der().ok()?.into();
         let name = certificate.subject_name().entries_by_nid(Nid::COMMONNAME).last();
-        let name = name.and_then(|entry| entry.data().as_utf8().ok()).map(|name| name.to_string());
+        // A NUL would end the text that comes out, and `bank\0.evil` would be `bank`.
+        let name = name.map(|entry| entry.data()).filter(|name| !name.as_slice().contains(&0));
+        let name = name.and_then(|name| name.as_utf8().ok()).map(|name| name.to_string());
         let common_name = name.filter(|name| !name.is_empty() && !name.contains(char::is_control)).map(Into::into);
         Some(Self { der, common_name })
     }

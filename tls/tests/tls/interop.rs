@@ -7,7 +7,7 @@ use crate::ours::ask_once;
 use crate::servers::{World, answer_requests, serve};
 use epoxide_tests_e2e::{Case, wait_until};
 use epoxide_tls::{ClientAuth, Pem, TlsConfig};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -55,7 +55,7 @@ fn has(program: &str, argument: &str) -> bool {
 struct Program {
     child: Child,
     stdin: Option<ChildStdin>,
-    lines: Receiver<String>,
+    output: Receiver<String>,
     all: String,
 }
 
@@ -68,19 +68,20 @@ impl Program {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (tell, lines) = channel();
+        let (tell, output) = channel();
         let streams: [Box<dyn Read + Send>; 2] =
             [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
-        for stream in streams {
+        for mut stream in streams {
             let tell = tell.clone();
             std::thread::spawn(move || {
-                for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-                    let _ = tell.send(String::from_utf8_lossy(&line).into_owned());
+                let mut chunk = [0; 4096];
+                while let Ok(n @ 1..) = stream.read(&mut chunk) {
+                    let _ = tell.send(String::from_utf8_lossy(&chunk[..n]).into_owned());
                 }
             });
         }
         let stdin = child.stdin.take();
-        Self { child, stdin, lines, all: String::new() }
+        Self { child, stdin, output, all: String::new() }
     }
 
     fn type_in(&mut self, text: &str) {
@@ -89,11 +90,11 @@ impl Program {
         stdin.flush().unwrap();
     }
 
-    /// Waits until a line has `text`.
+    /// Waits until it has said `text`.
     fn expect(&mut self, text: &str) {
         while !self.all.contains(text) {
-            match self.lines.recv_timeout(HANG) {
-                Ok(line) => self.all += &format!("{line}\n"),
+            match self.output.recv_timeout(HANG) {
+                Ok(part) => self.all += &part,
                 Err(_) => panic!("no {text:?} in:\n{}", self.all),
             }
         }
@@ -103,7 +104,7 @@ impl Program {
     fn end(mut self) -> String {
         drop(self.stdin.take());
         assert!(wait_until(HANG, || self.child.try_wait().unwrap().is_some()), "it hangs:\n{}", self.all);
-        self.all.extend(self.lines.iter().map(|line| line + "\n"));
+        self.all.extend(self.output.iter());
         std::mem::take(&mut self.all)
     }
 }
@@ -221,6 +222,7 @@ fn openssl_s_server() {
             ],
         );
         server.expect("ACCEPT ");
+        server.expect("\n");
         let line = server.all.lines().find(|line| line.starts_with("ACCEPT ")).unwrap();
         let addr: std::net::SocketAddr = line["ACCEPT ".len()..].trim().parse().unwrap();
         let alice = (Pem::path(files.path("alice.pem")), Pem::path(files.path("alice.key")));
@@ -273,8 +275,8 @@ for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
                 while len(back) < at + 10000:
                     back += client.recv(65536)
             assert back == sent and client.selected_alpn_protocol() == "http/1.1"
-            client.unwrap()
             print("ok", client.version())
+            client.unwrap()
 "#;
     let port = server.addr().port().to_string();
     let text = Program::start("python3", &["-c", script, &port, &files.path("ca.pem")]).end();

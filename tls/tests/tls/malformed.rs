@@ -120,8 +120,8 @@ fn garbage_after_the_handshake_is_a_fault_and_not_an_end() {
         ("garbage", b"this is no record at all".to_vec(), "WRONG_VERSION_NUMBER"),
         ("an unauthentic record", record(23, 0x0303, 40, &[7; 40]), "DECRYPTION_FAILED_OR_BAD_RECORD_MAC"),
         ("an oversize record", record(23, 0x0303, 0x4800, &[7; 300]), "ENCRYPTED_LENGTH_TOO_LONG"),
-        ("a clear alert", record(21, 0x0303, 2, &[1, 0]), "INVALID_OUTER_RECORD_TYPE"),
-        ("a clear handshake", record(22, 0x0303, 4, &[0, 0, 0, 0]), "INVALID_OUTER_RECORD_TYPE"),
+        ("a clear alert", record(21, 0x0303, 2, &[1, 0]), "DECRYPTION_FAILED_OR_BAD_RECORD_MAC"),
+        ("a clear handshake", record(22, 0x0303, 4, &[0, 0, 0, 0]), "DECRYPTION_FAILED_OR_BAD_RECORD_MAC"),
     ] {
         let mut client = client::connect(server.addr(), &context);
         ask(&mut client, GET).unwrap();

@@ -6,6 +6,7 @@ use epoxide_tests_e2e::{Case, Server, find_head_end, http_reply, loopback};
 use epoxide_tls::{ServerBuilder, TlsConfig, TlsConnection};
 use std::future::Future;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
 /// An authority and a server's identity for `localhost`.
@@ -16,7 +17,9 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let authority = authority("tests");
+        // A name of its own: two authorities of one name differ in their signatures only.
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let authority = authority(&format!("tests {}", NUMBER.fetch_add(1, Ordering::Relaxed)));
         let server = authority.issue("localhost");
         Self { authority, server }
     }
