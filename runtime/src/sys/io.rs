@@ -57,7 +57,15 @@ fn uninterrupted(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Res
 /// sendmsg(2) over at most [`IOV_MAX`] slices (more are refused with EMSGSIZE).
 #[inline]
 pub(crate) fn send_vectored(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    super::retry(|| socket::sendmsg::<SockaddrStorage>(fd.as_raw_fd(), slices, &[], MsgFlags::from_bits_retain(SEND.bits() as i32), None))
+    super::retry(|| {
+        socket::sendmsg::<SockaddrStorage>(
+            fd.as_raw_fd(),
+            slices,
+            &[],
+            MsgFlags::from_bits_retain(SEND.bits() as i32),
+            None,
+        )
+    })
 }
 
 #[cfg(test)]
