@@ -250,6 +250,14 @@ impl Transmit for TlsWriteHalf {
         Self::advance(self, n);
     }
 
+    fn try_reserve(&mut self, n: usize) -> Result<Reserved<'_>, StagedLimit> {
+        Self::try_reserve(self, n)
+    }
+
+    fn poll_unsent(&mut self, cx: &mut Context<'_>, at_most: usize) -> Poll<io::Result<()>> {
+        Self::poll_unsent(self, cx, at_most)
+    }
+
     fn staged_len(&self) -> usize {
         Self::staged_len(self)
     }

@@ -127,6 +127,18 @@ impl TlsWriteHalf {
         }
     }
 
+    /// Ready once at most `at_most` bytes are unsent ([`unsent_len`](Self::unsent_len)); what is staged is flushed for it.
+    /// A `Pending` has registered `cx`'s waker in place of any earlier one of this half.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn poll_unsent(&mut self, cx: &mut Context<'_>, at_most: usize) -> Poll<io::Result<()>> {
+        match self.poll_flush(cx) {
+            Poll::Pending => self.half.poll_part_way(at_most),
+            ready => ready,
+        }
+    }
+
     /// Sends what it can without waiting; the reactor goes on with the rest.
     ///
     /// # Errors

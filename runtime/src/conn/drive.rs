@@ -5,7 +5,7 @@
 //! reason before it leaves Flushing), 15.
 
 use crate::buf::{Outgoing, SendEnd, Sent};
-use crate::conn::body::Body;
+use crate::conn::body::{Body, Slow};
 use crate::conn::flush_word::Leave;
 use crate::conn::read_word::Mark;
 use crate::conn::send_file;
@@ -17,6 +17,7 @@ use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
 use std::os::fd::AsFd;
+use std::sync::MutexGuard;
 use std::task::Waker;
 
 /// Times that an owner with a budget looks once more before the reactor goes on.
@@ -156,17 +157,20 @@ pub(crate) fn drive_as_reactor(body: &Body) {
     if slow.lent {
         return send_file::hand_over(body, slow);
     }
-    drop(slow);
-    drive_queue(body);
+    drive_queue(body, slow);
 }
 
 /// The owner of Flushing, who is no waiting writer: sends what is queued, within the budget, and wakes who waits for it.
-pub(crate) fn drive_queue(body: &Body) {
-    let mut batch = lock(&body.slow).out.take();
+pub(crate) fn drive_queue(body: &Body, mut slow: MutexGuard<'_, Slow>) {
+    let mut batch = slow.out.take();
+    drop(slow);
     let budget = body.home.config.flush_budget;
     match drive(body, Batch { bytes: &mut batch, counted: true }, budget, None) {
         Drive::Done => body.wake_writer(),
-        Drive::Parked => body.wake_ready(),
+        Drive::Parked => {
+            body.wake_part_way();
+            body.wake_ready();
+        }
         // The loop itself has woken the writer.
         Drive::Closed => {}
     }

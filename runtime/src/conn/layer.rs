@@ -77,7 +77,7 @@ impl Queue {
     pub fn kick(&self) {
         let body = &*self.body;
         match body.flush.kick() {
-            Kick::Own => drive::drive_queue(body),
+            Kick::Own => drive::drive_queue(body, lock(&body.slow)),
             Kick::Wait => {}
             Kick::Closed => {
                 body.discard_queue();
@@ -97,6 +97,8 @@ impl WriteHalf {
         self.trim();
         let result = self.staged.pieces().try_for_each(encode);
         self.staged.clear();
+        // What is queued has grown by more than what was staged: the next staging looks at it.
+        self.room = 0;
         result
     }
 

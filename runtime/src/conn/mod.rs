@@ -48,6 +48,8 @@ mod flush_word_loom;
 pub(crate) mod frames;
 pub(crate) mod layer;
 mod options;
+#[cfg(all(test, loom))]
+mod part_way_loom;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;
 pub(crate) mod read_word;

@@ -26,7 +26,7 @@ pub struct WriteHalf {
     lent: usize,
     /// Bytes that may be staged without a look at what is held: never more than there is room for, and 0 while space is
     /// lent. Saves 15 instructions a request.
-    room: usize,
+    pub(crate) room: usize,
     /// The read half may be used by another task meanwhile.
     pub(crate) split: bool,
 }
@@ -76,7 +76,7 @@ impl WriteHalf {
         if self.staged.tail_mut().try_reserve(n).is_err() {
             return Err(self.limit(n));
         }
-        Ok(Reserved { tail: self.staged.tail_mut().limit(n) })
+        Ok(Reserved::new(self.staged.tail_mut(), n))
     }
 
     /// Lends at least `n` zeroed bytes of staging space; [`advance`](Self::advance) says how many were filled. What is
@@ -140,7 +140,8 @@ impl WriteHalf {
     }
 
     /// Bytes that may be staged now.
-    pub(crate) fn room(&self) -> usize {
+    #[doc(hidden)]
+    pub fn room(&self) -> usize {
         let held = self.staged.len() + self.body.queued.load(Ordering::Relaxed);
         self.body.home.config.max_staged.saturating_sub(held)
     }
@@ -166,6 +167,13 @@ impl WriteHalf {
 #[derive(Debug)]
 pub struct Reserved<'a> {
     tail: Limit<&'a mut Vec<u8>>,
+}
+
+impl<'a> Reserved<'a> {
+    /// Up to `n` bytes more at the end of `staging`: for transports that stage in a buffer of their own.
+    pub fn new(staging: &'a mut Vec<u8>, n: usize) -> Self {
+        Self { tail: staging.limit(n) }
+    }
 }
 
 impl<'a> Deref for Reserved<'a> {
