@@ -11,6 +11,7 @@ mod interop;
 mod malformed;
 mod mutual;
 mod ours;
+mod pipes;
 mod posture;
 mod reload;
 mod servers;
