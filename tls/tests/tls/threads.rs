@@ -149,6 +149,7 @@ fn keys_are_renewed_both_ways_under_load() {
     });
     assert!(client(&world.client().build().unwrap(), server.addr()) > 0);
     ends.recv_timeout(HANG).unwrap().unwrap();
+    let (server, ends) = serve(&case, &world.options().build().unwrap(), crate::servers::echo);
     let old = world.client().max_version(TlsVersion::V1_2).build().unwrap();
     let refused = epoxide::block_on(async {
         let mut conn = old.connect(server.addr(), "localhost").await.unwrap();
