@@ -4,6 +4,7 @@
 //! State: none. Thread class: any thread.
 
 use crate::http::{END, MAX_HEAD, TOO_LARGE};
+use epoxide_pipes::transport::{Receive, Transmit};
 use epoxide_pipes::{Duplex, Sequence};
 use std::io;
 use std::time::Duration;
@@ -14,7 +15,11 @@ use std::time::Duration;
 ///
 /// # Errors
 /// Why the connection ended, if not by the client's FIN.
-pub async fn answer_all(mut pipe: Duplex, answer: &'static [u8], head_deadline: Duration) -> io::Result<()> {
+pub async fn answer_all<R: Receive, W: Transmit>(
+    mut pipe: Duplex<R, W>,
+    answer: &'static [u8],
+    head_deadline: Duration,
+) -> io::Result<()> {
     loop {
         let result = pipe.input.read_idle().await?;
         if result.end && result.buffer.is_empty() {

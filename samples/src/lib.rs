@@ -9,6 +9,7 @@
 //! | `heads` | how many requests end in the bytes received so far |
 //! | `http` | the loop that gives every request the same answer, and what answers look like |
 //! | `http_pipe` | the same loop on pipes |
+//! | `https` | certificates and the loop over TLS (feature `tls`) |
 //! | `relay` | two connections, each sent what the other sends |
 //! | `responses` | a client's side: whole responses in the bytes received |
 //! | `report` | what a load run has seen |
@@ -17,6 +18,8 @@ pub mod cli;
 pub mod heads;
 pub mod http;
 pub mod http_pipe;
+#[cfg(feature = "tls")]
+pub mod https;
 pub mod relay;
 pub mod report;
 pub mod request;

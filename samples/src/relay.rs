@@ -2,7 +2,8 @@
 //!
 //! State: none. Thread class: any thread.
 
-use epoxide::{Connection, spawn_local};
+use epoxide::spawn_local;
+use epoxide_pipes::transport::{Receive, Transmit, Transport};
 use epoxide_pipes::{Duplex, PipeReader, PipeWriter};
 use std::io;
 
@@ -11,7 +12,7 @@ use std::io;
 ///
 /// # Errors
 /// Why a direction broke.
-pub async fn both_ways(near: Connection, far: Connection) -> io::Result<()> {
+pub async fn both_ways(near: impl Transport, far: impl Transport) -> io::Result<()> {
     let (near_in, near_out) = Duplex::new(near).into_parts();
     let (far_in, far_out) = Duplex::new(far).into_parts();
     let there = spawn_local(one_way(near_in, far_out));
@@ -20,7 +21,7 @@ pub async fn both_ways(near: Connection, far: Connection) -> io::Result<()> {
     there.and(back)
 }
 
-async fn one_way(mut from: PipeReader, mut to: PipeWriter) -> io::Result<()> {
+async fn one_way<R: Receive, W: Transmit>(mut from: PipeReader<R>, mut to: PipeWriter<W>) -> io::Result<()> {
     let result = copy(&mut from, &mut to).await;
     if result.is_err() {
         // Half a transfer must not look whole: whoever is left learns that it broke.
@@ -31,7 +32,7 @@ async fn one_way(mut from: PipeReader, mut to: PipeWriter) -> io::Result<()> {
 }
 
 /// At most one buffer is on its way at a time: a slow receiver slows its sender down.
-async fn copy(from: &mut PipeReader, to: &mut PipeWriter) -> io::Result<()> {
+async fn copy<R: Receive, W: Transmit>(from: &mut PipeReader<R>, to: &mut PipeWriter<W>) -> io::Result<()> {
     loop {
         let result = from.read().await?;
         let (held, end) = (result.buffer.len(), result.end);

@@ -7,6 +7,7 @@ use epoxide::{Builder, Connection, Runtime};
 use std::fmt::Display;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long busy connections may finish after Ctrl-C.
@@ -41,6 +42,25 @@ where
     F: Future<Output = Result<(), E>> + 'static,
     E: Display + 'static,
 {
+    run_saying(name, args, |addr| format!("curl http://{addr}{path}"), set_up, handler)
+}
+
+/// The same; `what_to_type` makes the suggestion of the start line.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_saying<H, F, E>(
+    name: &str,
+    args: &ServerArgs,
+    what_to_type: impl FnOnce(SocketAddr) -> String,
+    set_up: impl FnOnce(&mut Builder),
+    handler: H,
+) -> io::Result<()>
+where
+    H: Fn(Connection) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<(), E>> + 'static,
+    E: Display + 'static,
+{
     let mut server = Runtime::builder();
     set_up(&mut server);
     if args.reactors > 0 {
@@ -51,8 +71,9 @@ where
     let (addr, handles) = (runtime.local_addrs()[0], runtime.handles());
     let many = if handles.len() == 1 { "" } else { "s" };
     println!(
-        "[{name}] {} reactor{many} on {addr}; try: curl http://{addr}{path}   (Ctrl-C drains and prints the counters)",
-        handles.len()
+        "[{name}] {} reactor{many} on {addr}; try: {}   (Ctrl-C drains and prints the counters)",
+        handles.len(),
+        what_to_type(addr)
     );
     let report = runtime.run(GRACE)?;
     println!("[{name}] stopped in {:?}, {} connections cut", report.took, report.cut);

@@ -104,6 +104,13 @@ mod tests {
     }
 
     #[test]
+    fn two_are_kept_and_the_newest_goes_first() {
+        [100, 200, 300].into_iter().for_each(|size| put(with_capacity(size)));
+        let kept = [(); 3].map(|()| take().data.capacity());
+        assert_eq!(kept, [300, 200, 0]);
+    }
+
+    #[test]
     fn a_large_one_is_freed() {
         put(with_capacity(100));
         put(with_capacity(MAX_KEPT + 1));

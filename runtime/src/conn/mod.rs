@@ -47,6 +47,8 @@ pub(crate) mod flush_word;
 mod flush_word_loom;
 pub(crate) mod frames;
 pub(crate) mod layer;
+#[cfg(all(test, loom))]
+mod layer_loom;
 mod options;
 #[cfg(all(test, loom))]
 mod part_way_loom;

@@ -1,0 +1,23 @@
+//! The server of `pipe` over TLS: the pipes do not know what carries them.
+
+use clap::Parser;
+use epoxide_pipes::Duplex;
+use epoxide_samples::{http, http_pipe, https};
+use std::io;
+
+#[derive(Parser, Debug)]
+#[command(about = "Answers every HTTPS request with a fixed body, through a pipe reader and a pipe writer.")]
+struct Args {
+    #[command(flatten)]
+    common: https::TlsAnswerArgs,
+}
+
+fn main() -> io::Result<()> {
+    let Args { common } = Args::parse();
+    let answer: &'static [u8] = http::answer(&common.answer.body)?;
+    let config = https::build(&common.certs.server().alpn(["http/1.1"]))?;
+    let hint = |addr| common.certs.curl("", "localhost", addr);
+    https::run("tls_pipes", &common.answer.server, config, hint, move |conn| {
+        http_pipe::answer_all(Duplex::new(conn), answer, http::HEAD_DEADLINE)
+    })
+}

@@ -1,0 +1,80 @@
+//! The TLS samples as programs: what their start lines suggest works as it stands.
+
+#[allow(dead_code, reason = "other samples need more of it")]
+mod common;
+
+use common::Sample;
+use epoxide_tests_e2e::Http;
+use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
+
+/// The directory that `ci/certs` has filled, once for all tests.
+static CERTS: LazyLock<String> = LazyLock::new(|| {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("certs");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci/certs");
+    let made = Command::new("bash").arg(script).arg(&dir).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    dir.to_str().unwrap().to_owned()
+});
+
+fn start(program: &str, more: &[&str]) -> Sample {
+    Sample::start(program, &[&["--certs", &CERTS], more].concat())
+}
+
+/// Types in what the start line suggests, with further arguments. The answer's body, and the status.
+fn try_it(sample: &Sample, more: &[&str]) -> (String, String) {
+    let line = sample.first_line.split("try: ").nth(1).unwrap().split("   (").next().unwrap();
+    let mut words = line.split(' ');
+    assert_eq!(words.next(), Some("curl"));
+    let output =
+        Command::new("curl").args(["-sS", "-w", "\n%{http_code}"]).args(words).args(more).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (body, status) = text.rsplit_once('\n').unwrap();
+    (body.to_owned(), status.to_owned())
+}
+
+#[test]
+fn the_servers_answer() {
+    for program in [env!("CARGO_BIN_EXE_tls"), env!("CARGO_BIN_EXE_tls_pipes")] {
+        let sample = start(program, &[]);
+        for version in [&["--tls-max", "1.2"][..], &["--tlsv1.3"], &["--http1.1"]] {
+            assert_eq!(try_it(&sample, version), ("ok".into(), "200".into()), "{program}");
+        }
+        // A cleartext request harms nobody.
+        let mut clear = Http::connect(sample.addr);
+        let _ = clear.get();
+        assert_eq!(try_it(&sample, &[]).0, "ok");
+        assert!(sample.stop().contains(" 0 connections cut"));
+    }
+}
+
+#[test]
+fn names_decide_and_certificates_open() {
+    let sample = start(env!("CARGO_BIN_EXE_sni"), &[]);
+    assert_eq!(try_it(&sample, &[]).0, "you asked for a.localhost\n");
+    sample.stop();
+    let sample = start(env!("CARGO_BIN_EXE_mtls"), &[]);
+    assert_eq!(try_it(&sample, &[]), ("hello alice\n".into(), "200".into()));
+    sample.stop();
+    let sample = start(env!("CARGO_BIN_EXE_mtls"), &["--require"]);
+    assert_eq!(try_it(&sample, &[]).0, "hello alice\n");
+    sample.stop();
+}
+
+#[test]
+fn the_terminator_relays() {
+    let behind = Sample::start(env!("CARGO_BIN_EXE_raw"), &["--body", "3000"]);
+    let sample = start(env!("CARGO_BIN_EXE_tls_proxy"), &["--to", &behind.addr.to_string()]);
+    let (body, status) = try_it(&sample, &[]);
+    assert_eq!((body.len(), &*status), (2999 + 1, "200"));
+    sample.stop();
+    behind.stop();
+}
+
+#[test]
+fn missing_certificates_are_named() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tls")).args(["--certs", "/nowhere"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.contains("/nowhere/localhost.pem") && text.contains("ci/certs"), "{text}");
+}
