@@ -22,6 +22,15 @@ say()  { printf '%s\n' "$@"; }
 warn() { printf '%s\n' "$*" >&2; }
 die()  { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
+# BoringSSL, built once by ci/setup for all profiles: without it cargo compiles it anew for each.
+# shellcheck disable=SC2034
+BORINGSSL="$PWD/target/boringssl"
+if [ -z "${BORING_BSSL_PATH:-}" ] && [ -f "$BORINGSSL/version" ]; then
+    export BORING_BSSL_PATH="$BORINGSSL" BORING_BSSL_ASSUME_PATCHED=1
+fi
+# What cargo says without it is hard to read.
+need_boringssl() { [ -n "${BORING_BSSL_PATH:-}" ] || die "BoringSSL is not built: run ci/setup"; }
+
 # Prints the comment block at the top of the calling script: its --help.
 help_of() { awk 'NR == 1 { next } /^#/ { sub(/^# ?/, ""); print; next } { exit }' "$1"; }
 

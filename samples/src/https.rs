@@ -75,11 +75,17 @@ where
     H: Fn(TlsConnection) -> F + Clone + Send + 'static,
     F: Future<Output = io::Result<()>> + 'static,
 {
-    server::run_saying(name, args, hint, |_| {}, move |conn: Connection| {
-        let handshake = config.accept(conn);
-        let handler = handler.clone();
-        async move { handler(handshake.await?).await }
-    })
+    server::run_saying(
+        name,
+        args,
+        hint,
+        |_| {},
+        move |conn: Connection| {
+            let handshake = config.accept(conn);
+            let handler = handler.clone();
+            async move { handler(handshake.await?).await }
+        },
+    )
 }
 
 /// Gives every request the same answer until the client leaves, or stalls in a head for longer than `HEAD_DEADLINE`. A drain

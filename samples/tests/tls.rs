@@ -27,8 +27,7 @@ fn try_it(sample: &Sample, more: &[&str]) -> (String, String) {
     let line = sample.first_line.split("try: ").nth(1).unwrap().split("   (").next().unwrap();
     let mut words = line.split(' ');
     assert_eq!(words.next(), Some("curl"));
-    let output =
-        Command::new("curl").args(["-sS", "-w", "\n%{http_code}"]).args(words).args(more).output().unwrap();
+    let output = Command::new("curl").args(["-sS", "-w", "\n%{http_code}"]).args(words).args(more).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let (body, status) = text.rsplit_once('\n').unwrap();
     (body.to_owned(), status.to_owned())

@@ -117,10 +117,8 @@ impl TlsConfig {
     }
 
     fn replace(&self, live: Live) {
-        let old = std::mem::replace(
-            &mut *self.shared.live.lock().unwrap_or_else(PoisonError::into_inner),
-            Arc::new(live),
-        );
+        let old =
+            std::mem::replace(&mut *self.shared.live.lock().unwrap_or_else(PoisonError::into_inner), Arc::new(live));
         drop(old);
     }
 

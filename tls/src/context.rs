@@ -89,9 +89,7 @@ impl Shared {
         context.set_options(SslOptions::CIPHER_SERVER_PREFERENCE);
         // Sessions are in the tickets; nothing is kept here.
         context.set_session_cache_mode(SslSessionCacheMode::OFF);
-        context
-            .set_session_id_context(&host.session_id_context)
-            .map_err(|error| refused("resumption", &error))?;
+        context.set_session_id_context(&host.session_id_context).map_err(|error| refused("resumption", &error))?;
         match keys {
             Some(keys) => ffi::set_ticket_keys(&mut context, keys.clone()),
             None => {

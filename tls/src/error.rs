@@ -78,7 +78,9 @@ impl fmt::Display for TlsError {
             }
             Self::Decrypt { reason } => write!(f, "TLS decrypt failed: {reason}"),
             Self::Encrypt { reason } => write!(f, "TLS encrypt failed: {reason}"),
-            Self::Truncated => f.write_str("the peer closed the connection without a close_notify: it may be truncated"),
+            Self::Truncated => {
+                f.write_str("the peer closed the connection without a close_notify: it may be truncated")
+            }
         }
     }
 }

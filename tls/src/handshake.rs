@@ -115,11 +115,8 @@ impl UnderWay {
                 continue;
             }
             // Until its first byte a client is nobody's business: a drain ends it.
-            let received = if self.begun {
-                self.read.poll_read(cx)
-            } else {
-                Pin::new(&mut self.read.read_idle()).poll(cx)
-            };
+            let received =
+                if self.begun { self.read.poll_read(cx) } else { Pin::new(&mut self.read.read_idle()).poll(cx) };
             match ready!(received)? {
                 Some(input) => {
                     self.begun = true;

@@ -184,7 +184,8 @@ mod tests {
     fn names_are_checked_and_lowered() {
         assert_eq!(table_name("A.Example").unwrap(), "a.example");
         assert_eq!(table_name("*.Example").unwrap(), "*.example");
-        for name in ["", " ", "*", "*.", "*.*.x", "a.*", "x*.y", "a..b", ".a", "a b", "\u{168}2.example", &"a".repeat(256)]
+        for name in
+            ["", " ", "*", "*.", "*.*.x", "a.*", "x*.y", "a..b", ".a", "a b", "\u{168}2.example", &"a".repeat(256)]
         {
             let error = table_name(name).unwrap_err().to_string();
             assert!(error.contains("`host`"), "{error}");

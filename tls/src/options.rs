@@ -231,8 +231,7 @@ impl Common {
         // A list without a suite of a version switches that version off.
         let lowest = if has(TlsVersion::V1_2) { TlsVersion::V1_2 } else { TlsVersion::V1_3 };
         let highest = if has(TlsVersion::V1_3) { TlsVersion::V1_3 } else { TlsVersion::V1_2 };
-        let versions =
-            Versions { min: self.min_version.unwrap_or(lowest), max: self.max_version.unwrap_or(highest) };
+        let versions = Versions { min: self.min_version.unwrap_or(lowest), max: self.max_version.unwrap_or(highest) };
         if versions.min > versions.max {
             return Err(TlsError::config("min_version", format!("{} is above {}", versions.min, versions.max)));
         }

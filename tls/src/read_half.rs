@@ -8,7 +8,7 @@ use crate::error::TlsError;
 use crate::facts::TlsFacts;
 use crate::read_ops::{TlsRead, TlsReadMore, TlsReadSlice};
 use crate::session::{Next, Session};
-use epoxide::{CloseHandle, CloseReason, Draining, ReadHalf, ReadTimeoutSuspended, ReactorHandle, RecvBuf};
+use epoxide::{CloseHandle, CloseReason, Draining, ReactorHandle, ReadHalf, ReadTimeoutSuspended, RecvBuf};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -152,11 +152,7 @@ impl TlsReadHalf {
             if let Some(result) = self.look(&mut into) {
                 return Poll::Ready(result);
             }
-            let received = if idle {
-                Pin::new(&mut self.half.read_idle()).poll(cx)
-            } else {
-                self.half.poll_read(cx)
-            };
+            let received = if idle { Pin::new(&mut self.half.read_idle()).poll(cx) } else { self.half.poll_read(cx) };
             match ready!(received)? {
                 Some(input) => self.received(input),
                 // A drain, or a FIN where nothing was under way.

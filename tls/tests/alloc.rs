@@ -66,7 +66,11 @@ fn answer_rounds(client: &mut client::Client) {
     }
 }
 
-fn served(case: &Case, tell: Sender<(u64, u64)>, give: Option<Sender<TlsConnection>>) -> (epoxide_tests_e2e::Server, World) {
+fn served(
+    case: &Case,
+    tell: Sender<(u64, u64)>,
+    give: Option<Sender<TlsConnection>>,
+) -> (epoxide_tests_e2e::Server, World) {
     let world = World::new();
     let (server, _ends) = serve(case, &world.options().build().unwrap(), move |mut conn| {
         let (tell, give) = (tell.clone(), give.clone());

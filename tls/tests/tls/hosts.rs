@@ -67,7 +67,8 @@ fn a_strict_host_behind_a_lax_default_refuses() {
     let (server, ends) = serve(&case, &config, answer_requests);
     let anonymous = client::context(&world.authority, |_| {});
     for version in [SslVersion::TLS1_2, SslVersion::TLS1_3] {
-        let context = client::context(&world.authority, |context| context.set_max_proto_version(Some(version)).unwrap());
+        let context =
+            client::context(&world.authority, |context| context.set_max_proto_version(Some(version)).unwrap());
         let refused = try_connect(server.addr(), &context, Some("strict.example")).and_then(|mut c| ask(&mut c, GET));
         assert!(refused.is_err());
         let error = ends.recv_timeout(HANG).unwrap().unwrap_err();

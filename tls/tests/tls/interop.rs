@@ -130,22 +130,27 @@ fn openssl_s_client() {
     let (ca, alice, key) = (files.path("ca.pem"), files.path("alice.pem"), files.path("alice.key"));
     for version in ["-tls1_2", "-tls1_3"] {
         let session = files.path(&format!("session{version}"));
-        let common =
-            ["s_client", "-connect", &addr, "-CAfile", &ca, "-verify_return_error", "-servername", "localhost", version];
-        let mut first = Program::start(
-            "openssl",
-            &[&common[..], &["-sess_out", &session, "-cert", &alice, "-key", &key]].concat(),
-        );
+        let common = [
+            "s_client",
+            "-connect",
+            &addr,
+            "-CAfile",
+            &ca,
+            "-verify_return_error",
+            "-servername",
+            "localhost",
+            version,
+        ];
+        let mut first =
+            Program::start("openssl", &[&common[..], &["-sess_out", &session, "-cert", &alice, "-key", &key]].concat());
         first.type_in(&GET.replace('\r', "").replace('\n', "\r\n"));
         first.expect("tls-ok");
         first.type_in("\r\nQ\n");
         let text = first.end();
         assert!(text.contains("Verify return code: 0 (ok)") && text.contains("New, "), "{text}");
         ends.recv_timeout(HANG).unwrap().unwrap();
-        let mut second = Program::start(
-            "openssl",
-            &[&common[..], &["-sess_in", &session, "-cert", &alice, "-key", &key]].concat(),
-        );
+        let mut second =
+            Program::start("openssl", &[&common[..], &["-sess_in", &session, "-cert", &alice, "-key", &key]].concat());
         second.type_in(GET);
         second.expect("tls-ok");
         second.type_in("\r\nQ\n");
@@ -217,8 +222,19 @@ fn openssl_s_server() {
         let mut server = Program::start(
             "openssl",
             &[
-                "s_server", "-accept", "127.0.0.1:0", "-cert", &files.path("server.pem"), "-key",
-                &files.path("server.key"), "-CAfile", &files.path("ca.pem"), "-Verify", "1", "-rev", version,
+                "s_server",
+                "-accept",
+                "127.0.0.1:0",
+                "-cert",
+                &files.path("server.pem"),
+                "-key",
+                &files.path("server.key"),
+                "-CAfile",
+                &files.path("ca.pem"),
+                "-Verify",
+                "1",
+                "-rev",
+                version,
             ],
         );
         server.expect("ACCEPT ");

@@ -103,8 +103,7 @@ fn two_refusals_in_one_turn_each_report_their_own_reason() {
         first.send(GET.as_bytes()).unwrap();
         second.send(&record(23, 0x0303, 5, b"xxxxx")).unwrap();
         held.release();
-        let mut errors: Vec<_> =
-            (0..2).map(|_| ends.recv_timeout(HANG).unwrap().unwrap_err().to_string()).collect();
+        let mut errors: Vec<_> = (0..2).map(|_| ends.recv_timeout(HANG).unwrap().unwrap_err().to_string()).collect();
         errors.sort();
         assert_eq!(errors, ["TLS handshake failed: HTTP_REQUEST", "TLS handshake failed: UNEXPECTED_RECORD"]);
     }

@@ -141,9 +141,17 @@ fn bad_options_are_refused_by_name() {
         ("suites", "empty", world.options().suites(Vec::<String>::new())),
         ("suites", "TLS_AES_128_GCM_SHA265", world.options().suites(["TLS_AES_128_GCM_SHA265"])),
         ("suites", "AES128-SHA", world.options().suites(["AES128-SHA"])),
-        ("suites", "twice", world.options().suites(["ECDHE-RSA-AES128-GCM-SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"])),
+        (
+            "suites",
+            "twice",
+            world.options().suites(["ECDHE-RSA-AES128-GCM-SHA256", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]),
+        ),
         ("min_version", "TLS 1.2", world.options().suites(["TLS_AES_128_GCM_SHA256"]).min_version(TlsVersion::V1_2)),
-        ("max_version", "TLS 1.3", world.options().suites(["ECDHE-RSA-AES128-GCM-SHA256"]).max_version(TlsVersion::V1_3)),
+        (
+            "max_version",
+            "TLS 1.3",
+            world.options().suites(["ECDHE-RSA-AES128-GCM-SHA256"]).max_version(TlsVersion::V1_3),
+        ),
         ("min_version", "above", world.options().min_version(TlsVersion::V1_3).max_version(TlsVersion::V1_2)),
         ("alpn", "list is empty", world.options().alpn(Vec::<String>::new())),
         ("alpn", "name is empty", world.options().alpn([""])),
@@ -155,7 +163,11 @@ fn bad_options_are_refused_by_name() {
         ("host", "twice", world.options().host("a.example", host()).host("A.Example", host())),
         ("host", "a.example", world.options().host("a.example", Host::new(Pem::text(""), Pem::text(&key)))),
         ("host", "MISMATCH", world.options().host("a.example", Host::new(Pem::text(&chain), other.key()))),
-        ("host", "above", world.options().max_version(TlsVersion::V1_2).host("a", host().min_version(TlsVersion::V1_3))),
+        (
+            "host",
+            "above",
+            world.options().max_version(TlsVersion::V1_2).host("a", host().min_version(TlsVersion::V1_3)),
+        ),
         ("host", "begins 0", world.options().host("a", host().client_auth(ClientAuth::Required, Pem::text("")))),
         ("ocsp_staple", "empty", world.options().ocsp_staple([])),
         ("max_handshakes", "at least 1", world.options().max_handshakes(0)),
@@ -164,11 +176,19 @@ fn bad_options_are_refused_by_name() {
     for (option, reason, options) in cases {
         let Err(error) = options.build() else { panic!("{option} with {reason:?} was taken") };
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-        assert!(matches!(TlsError::of(&error), Some(TlsError::Config { option: named, .. }) if *named == option), "{error}");
+        assert!(
+            matches!(TlsError::of(&error), Some(TlsError::Config { option: named, .. }) if *named == option),
+            "{error}"
+        );
         assert!(error.to_string().contains(reason), "{option}: {error}");
         assert!(!error.to_string().contains("PRIVATE"), "{error}");
     }
-    world.options().client_auth(ClientAuth::Required, bundle()).host("*.a", host()).build().expect("control: good options");
+    world
+        .options()
+        .client_auth(ClientAuth::Required, bundle())
+        .host("*.a", host())
+        .build()
+        .expect("control: good options");
     let conflict = TlsConfig::client().roots(bundle()).danger_accept_any_certificate().build().unwrap_err();
     assert!(conflict.to_string().contains("`roots`"), "{conflict}");
     let torn = TlsConfig::client().roots(Pem::text(torn)).build().unwrap_err();
