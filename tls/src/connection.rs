@@ -196,6 +196,7 @@ impl TlsConnection {
     ///
     /// # Errors
     /// The halves come back if they belong to different sessions.
+    #[allow(clippy::result_large_err, reason = "the halves come back as they came, once a connection at most")]
     pub fn reunite(read: TlsReadHalf, write: TlsWriteHalf) -> Result<Self, (TlsReadHalf, TlsWriteHalf)> {
         if Arc::ptr_eq(read.session(), write.session()) { Ok(Self { read, write }) } else { Err((read, write)) }
     }

@@ -77,26 +77,26 @@ fn name_of(common_name: &str) -> X509Name {
 
 impl Identity {
     /// A certificate that this authority has signed, for a host name or a client.
-    pub(crate) fn issue(&self, common_name: &str) -> Identity {
+    pub(crate) fn issue(&self, common_name: &str) -> Self {
         self.issue_for(common_name, ec_key())
     }
 
-    pub(crate) fn issue_for(&self, common_name: &str, key: PKey<Private>) -> Identity {
+    pub(crate) fn issue_for(&self, common_name: &str, key: PKey<Private>) -> Self {
         let mut certificate = builder(common_name, &key);
         certificate.set_issuer_name(self.certificate.subject_name()).unwrap();
         let context = certificate.x509v3_context(Some(&self.certificate), None);
         let names = SubjectAlternativeName::new().dns(common_name).ip("127.0.0.1").build(&context).unwrap();
         certificate.append_extension(&names).unwrap();
         certificate.sign(&self.key, MessageDigest::sha256()).unwrap();
-        Identity { certificate: certificate.build(), key }
+        Self { certificate: certificate.build(), key }
     }
 
     /// One without a host name: for a client with an odd name.
-    pub(crate) fn issue_named(&self, common_name: &str) -> Identity {
+    pub(crate) fn issue_named(&self, common_name: &str) -> Self {
         let key = ec_key();
         let mut certificate = builder(common_name, &key);
         certificate.set_issuer_name(self.certificate.subject_name()).unwrap();
         certificate.sign(&self.key, MessageDigest::sha256()).unwrap();
-        Identity { certificate: certificate.build(), key }
+        Self { certificate: certificate.build(), key }
     }
 }

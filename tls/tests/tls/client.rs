@@ -23,6 +23,14 @@ pub(crate) fn context(authority: &Identity, set: impl FnOnce(&mut SslContextBuil
     context.build()
 }
 
+/// The same, for a client with a certificate.
+pub(crate) fn identified(authority: &Identity, client: &Identity) -> SslContext {
+    context(authority, |context| {
+        context.set_certificate(&client.certificate).unwrap();
+        context.set_private_key(&client.key).unwrap();
+    })
+}
+
 /// A handshake for `host`, or the reason why there is none. A hang is a panic, never a refusal.
 pub(crate) fn try_connect(addr: SocketAddr, context: &SslContext, host: Option<&str>) -> io::Result<Client> {
     let mut ssl = Ssl::new(context).unwrap();

@@ -1,6 +1,5 @@
 //! Certificates by server name, and hosts that ask for more than the default does.
 
-use crate::certs::Identity;
 use crate::client::{self, GET, HANG, ask, assert_served, try_connect};
 use crate::servers::{World, answer_requests, serve};
 use boring::nid::Nid;
@@ -15,13 +14,6 @@ fn served_name(addr: SocketAddr, context: &SslContext, name: Option<&str>) -> St
     assert!(ask(&mut client, GET).unwrap().ends_with("tls-ok"));
     let certificate = client.ssl().peer_certificate().unwrap();
     certificate.subject_name().entries_by_nid(Nid::COMMONNAME).next().unwrap().data().as_utf8().unwrap().to_string()
-}
-
-fn with_certificate<'a>(world: &World, identity: &'a Identity) -> SslContext {
-    client::context(&world.authority, |context| {
-        context.set_certificate(&identity.certificate).unwrap();
-        context.set_private_key(&identity.key).unwrap();
-    })
 }
 
 #[test]
@@ -77,10 +69,13 @@ fn a_strict_host_behind_a_lax_default_refuses() {
     assert_served(server.addr(), &anonymous);
     ends.recv_timeout(HANG).unwrap().unwrap();
     let known = world.authority.issue("client");
-    assert_eq!(served_name(server.addr(), &with_certificate(&world, &known), Some("strict.example")), "localhost");
+    assert_eq!(
+        served_name(server.addr(), &client::identified(&world.authority, &known), Some("strict.example")),
+        "localhost"
+    );
     ends.recv_timeout(HANG).unwrap().unwrap();
     let stranger = World::new().authority.issue("stranger");
-    let context = with_certificate(&world, &stranger);
+    let context = client::identified(&world.authority, &stranger);
     let refused = try_connect(server.addr(), &context, Some("strict.example")).and_then(|mut c| ask(&mut c, GET));
     assert!(refused.is_err());
     let error = ends.recv_timeout(HANG).unwrap().unwrap_err();

@@ -23,10 +23,7 @@ fn clients_are_known_by_their_certificates() {
     for auth in [ClientAuth::Optional, ClientAuth::Required] {
         let (server, told) = serve_and_tell(&case, &world, auth);
         let alice = world.authority.issue("alice");
-        let known = client::context(&world.authority, |context| {
-            context.set_certificate(&alice.certificate).unwrap();
-            context.set_private_key(&alice.key).unwrap();
-        });
+        let known = client::identified(&world.authority, &alice);
         ask(&mut try_connect(server.addr(), &known, None).unwrap(), GET).unwrap();
         let facts = told.recv_timeout(HANG).unwrap();
         assert_eq!(facts.peer_common_name(), Some("alice"));
@@ -40,10 +37,7 @@ fn clients_are_known_by_their_certificates() {
             assert_eq!((facts.peer_common_name(), facts.peer_certificate()), (None, None));
         }
         let stranger = World::new().authority.issue("alice");
-        let unknown = client::context(&world.authority, |context| {
-            context.set_certificate(&stranger.certificate).unwrap();
-            context.set_private_key(&stranger.key).unwrap();
-        });
+        let unknown = client::identified(&world.authority, &stranger);
         let answer = try_connect(server.addr(), &unknown, None).and_then(|mut c| ask(&mut c, GET));
         assert!(answer.is_err(), "{auth:?}: of another authority");
         assert!(told.try_recv().is_err());
@@ -57,10 +51,7 @@ fn odd_common_names_are_not_taken_for_names() {
     let (server, told) = serve_and_tell(&case, &world, ClientAuth::Required);
     for (name, seen) in [("m\u{fc}ller", Some("m\u{fc}ller")), ("admin\n", None), ("a\u{0}b", None)] {
         let identity = world.authority.issue_named(name);
-        let context = client::context(&world.authority, |context| {
-            context.set_certificate(&identity.certificate).unwrap();
-            context.set_private_key(&identity.key).unwrap();
-        });
+        let context = client::identified(&world.authority, &identity);
         ask(&mut try_connect(server.addr(), &context, None).unwrap(), GET).unwrap();
         assert_eq!(told.recv_timeout(HANG).unwrap().peer_common_name(), seen, "{name:?}");
     }

@@ -89,10 +89,7 @@ fn a_connection_keeps_what_it_was_let_in_with() {
     let config = world.options().client_auth(ClientAuth::Required, world.authority.chain()).build().unwrap();
     let (server, _ends) = serve(&case, &config, answer_requests);
     let alice = world.authority.issue("alice");
-    let context = client::context(&world.authority, |context| {
-        context.set_certificate(&alice.certificate).unwrap();
-        context.set_private_key(&alice.key).unwrap();
-    });
+    let context = client::identified(&world.authority, &alice);
     let mut live = connect(server.addr(), &context);
     ask(&mut live, GET).unwrap();
     config.reload(&world.options().client_auth(ClientAuth::Required, World::new().authority.chain())).unwrap();
