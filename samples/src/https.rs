@@ -5,7 +5,7 @@
 use crate::cli::{AnswerArgs, ServerArgs};
 use crate::heads::Heads;
 use crate::http::{HEAD_DEADLINE, MAX_HEAD, TOO_LARGE};
-use crate::server;
+use crate::{http, server};
 use clap::Args;
 use epoxide::Connection;
 use epoxide_tls::{Pem, ServerBuilder, TlsConfig, TlsConnection};
@@ -86,6 +86,21 @@ where
             async move { handler(handshake.await?).await }
         },
     )
+}
+
+/// Serves with a handler that is told the answer to give.
+///
+/// # Errors
+/// As [`run`]; an option that cannot work.
+pub fn run_answering<H, F>(name: &str, args: &TlsAnswerArgs, handler: H) -> io::Result<()>
+where
+    H: Fn(TlsConnection, &'static [u8]) -> F + Clone + Send + 'static,
+    F: Future<Output = io::Result<()>> + 'static,
+{
+    let answer: &'static [u8] = http::answer(&args.answer.body)?;
+    let config = build(&args.certs.server().alpn(["http/1.1"]))?;
+    let hint = |addr| args.certs.curl("", "localhost", addr);
+    run(name, &args.answer.server, config, hint, move |conn| handler(conn, answer))
 }
 
 /// Gives every request the same answer until the client leaves, or stalls in a head for longer than `HEAD_DEADLINE`. A drain

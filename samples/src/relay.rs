@@ -2,19 +2,36 @@
 //!
 //! State: none. Thread class: any thread.
 
-use epoxide::spawn_local;
+use epoxide::{ConnectOptions, connect_with, spawn_local};
 use epoxide_pipes::transport::{Receive, Transmit, Transport};
 use epoxide_pipes::{Duplex, PipeReader, PipeWriter};
 use std::io;
+use std::time::Duration;
+
+/// Connects to `to` and relays both ways. Where nobody is, `near` is reset.
+///
+/// # Errors
+/// Why it could not connect, or why a direction broke.
+pub async fn on_to(near: impl Transport, to: String) -> io::Result<()> {
+    let near = Duplex::new(near);
+    let options = ConnectOptions { timeout: Duration::from_secs(10), ..ConnectOptions::default() };
+    match connect_with(to.as_str(), options).await {
+        Ok(far) => both_ways(near, Duplex::new(far)).await,
+        Err(error) => {
+            near.input.close_handle().reset();
+            Err(error)
+        }
+    }
+}
 
 /// Relays both ways until both sides have ended. An end (FIN) is passed on by itself, so that the other direction goes
 /// on; a broken connection breaks the other one.
 ///
 /// # Errors
 /// Why a direction broke.
-pub async fn both_ways(near: impl Transport, far: impl Transport) -> io::Result<()> {
-    let (near_in, near_out) = Duplex::new(near).into_parts();
-    let (far_in, far_out) = Duplex::new(far).into_parts();
+async fn both_ways<R: Receive, W: Transmit>(near: Duplex<R, W>, far: Duplex) -> io::Result<()> {
+    let (near_in, near_out) = near.into_parts();
+    let (far_in, far_out) = far.into_parts();
     let there = spawn_local(one_way(near_in, far_out));
     let back = one_way(far_in, near_out).await;
     let there = there.await.map_err(|error| io::Error::other(error.to_string()))?;

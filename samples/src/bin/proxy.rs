@@ -1,11 +1,9 @@
 //! A TCP relay: every connection is connected on to one address, and each side's end is passed on by itself.
 
 use clap::Parser;
-use epoxide::{ConnectOptions, Connection, connect_with};
 use epoxide_samples::cli::ServerArgs;
 use epoxide_samples::{relay, server};
 use std::io;
-use std::time::Duration;
 
 #[derive(Parser, Debug)]
 #[command(about = "Relays TCP connections to another address, with back-pressure and half-closes.")]
@@ -19,16 +17,5 @@ struct Args {
 
 fn main() -> io::Result<()> {
     let args = Args::parse();
-    server::run("proxy", &args.server, "/", move |near| serve(near, args.to.clone()))
-}
-
-async fn serve(mut near: Connection, to: String) -> io::Result<()> {
-    let options = ConnectOptions { timeout: Duration::from_secs(10), ..ConnectOptions::default() };
-    match connect_with(to.as_str(), options).await {
-        Ok(far) => relay::both_ways(near, far).await,
-        Err(error) => {
-            near.reset();
-            Err(error)
-        }
-    }
+    server::run("proxy", &args.server, "/", move |near| relay::on_to(near, args.to.clone()))
 }

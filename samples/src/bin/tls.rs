@@ -3,7 +3,7 @@
 //! `ci/certs` makes the certificates. HTTP/1.1 is agreed on where a client asks (ALPN), tickets resume sessions.
 
 use clap::Parser;
-use epoxide_samples::{http, https};
+use epoxide_samples::https;
 use std::io;
 
 #[derive(Parser, Debug)]
@@ -14,9 +14,5 @@ struct Args {
 }
 
 fn main() -> io::Result<()> {
-    let Args { common } = Args::parse();
-    let answer: &'static [u8] = http::answer(&common.answer.body)?;
-    let config = https::build(&common.certs.server().alpn(["http/1.1"]))?;
-    let hint = |addr| common.certs.curl("", "localhost", addr);
-    https::run("tls", &common.answer.server, config, hint, move |conn| https::answer_all(conn, answer))
+    https::run_answering("tls", &Args::parse().common, |conn, answer| https::answer_all(conn, answer))
 }

@@ -13,11 +13,7 @@ struct Args {
 }
 
 fn main() -> io::Result<()> {
-    let Args { common } = Args::parse();
-    let answer: &'static [u8] = http::answer(&common.answer.body)?;
-    let config = https::build(&common.certs.server().alpn(["http/1.1"]))?;
-    let hint = |addr| common.certs.curl("", "localhost", addr);
-    https::run("tls_pipes", &common.answer.server, config, hint, move |conn| {
+    https::run_answering("tls_pipes", &Args::parse().common, |conn, answer| {
         http_pipe::answer_all(Duplex::new(conn), answer, http::HEAD_DEADLINE)
     })
 }

@@ -2,12 +2,9 @@
 //! by itself, close_notify for FIN and FIN for close_notify. A truncated session becomes a reset.
 
 use clap::Parser;
-use epoxide::{ConnectOptions, connect_with};
 use epoxide_samples::cli::ServerArgs;
 use epoxide_samples::{https, relay};
-use epoxide_tls::TlsConnection;
 use std::io;
-use std::time::Duration;
 
 #[derive(Parser, Debug)]
 #[command(about = "Terminates TLS and relays to another address in plain TCP.")]
@@ -25,16 +22,5 @@ fn main() -> io::Result<()> {
     let Args { server, certs, to } = Args::parse();
     let config = https::build(&certs.server())?;
     let hint = |addr| certs.curl("", "localhost", addr);
-    https::run("tls_proxy", &server, config, hint, move |near| serve(near, to.clone()))
-}
-
-async fn serve(mut near: TlsConnection, to: String) -> io::Result<()> {
-    let options = ConnectOptions { timeout: Duration::from_secs(10), ..ConnectOptions::default() };
-    match connect_with(to.as_str(), options).await {
-        Ok(far) => relay::both_ways(near, far).await,
-        Err(error) => {
-            near.reset();
-            Err(error)
-        }
-    }
+    https::run("tls_proxy", &server, config, hint, move |near| relay::on_to(near, to.clone()))
 }
