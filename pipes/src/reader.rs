@@ -278,9 +278,37 @@ impl<R: Receive> PipeReader<R> {
         }
     }
 
-    /// Ready when there is something to tell.
+    /// Ready when there is something to tell. Nothing held and nobody else to ask: the path of nearly every request.
     #[inline]
-    fn poll_read(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Told>> {
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Told>> {
+        if self.held.len() > 0 || self.state != State::Open || self.handle.get().is_some() {
+            return self.poll_read_held(cx, idle);
+        }
+        self.poll_first_buffer(cx, idle)
+    }
+
+    /// With nothing held: a buffer, or an end. A drain's end is none of the peer's: it is told once, and not kept.
+    #[inline]
+    fn poll_first_buffer(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Told>> {
+        let received = if idle { self.half.poll_receive_idle(cx) } else { self.half.poll_receive(cx) };
+        match received {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(Some(buf))) => {
+                self.held.push_first(buf);
+                Poll::Ready(Ok(Told::Bytes))
+            }
+            Poll::Ready(Ok(None)) => {
+                if !idle {
+                    self.state = State::Ended;
+                }
+                Poll::Ready(Ok(Told::End))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        }
+    }
+
+    #[cold]
+    fn poll_read_held(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Told>> {
         if self.handle.get().is_some()
             && let Some(ready) = self.asked(cx.waker())
         {
@@ -290,26 +318,11 @@ impl<R: Receive> PipeReader<R> {
             self.check_open()?;
             return Poll::Ready(Ok(Told::Bytes));
         }
-        if self.held.len() > 0 {
-            if self.held.len() >= self.max_held {
-                return Poll::Ready(Err(too_much(self.held.len(), self.max_held)));
-            }
-            return self.poll_behind(cx).map_ok(|()| Told::Bytes);
+        match self.held.len() {
+            0 => self.poll_first_buffer(cx, idle),
+            held if held >= self.max_held => Poll::Ready(Err(too_much(held, self.max_held))),
+            _ => self.poll_behind(cx).map_ok(|()| Told::Bytes),
         }
-        if idle {
-            // A drain's end is none of the peer's: it is told once, and not kept.
-            return self.half.poll_receive_idle(cx).map_ok(|received| match received {
-                Some(buf) => {
-                    self.held.push(buf);
-                    Told::Bytes
-                }
-                None => Told::End,
-            });
-        }
-        self.half.poll_receive(cx).map_ok(|received| {
-            self.take_in(received);
-            Told::Bytes
-        })
     }
 
     /// What a handle has asked for, if anything; else the waker waits there too.

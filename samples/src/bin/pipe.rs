@@ -39,8 +39,7 @@ async fn answer_all(mut pipe: Duplex, answer: &'static [u8]) -> io::Result<()> {
             match pipe.input.read_until(END, MAX_HEAD, HEAD_DEADLINE).await {
                 Ok(_) => continue,
                 Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
-                    pipe.output.stage(TOO_LARGE)?;
-                    return pipe.output.shutdown().await;
+                    return refuse(pipe).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -53,6 +52,12 @@ async fn answer_all(mut pipe: Duplex, answer: &'static [u8]) -> io::Result<()> {
             return Ok(());
         }
     }
+}
+
+#[cold]
+async fn refuse(mut pipe: Duplex) -> io::Result<()> {
+    pipe.output.stage(TOO_LARGE)?;
+    pipe.output.shutdown().await
 }
 
 /// How many heads end in `view`, and where the last one does.
