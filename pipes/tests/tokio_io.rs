@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{SOON, everywhere, small};
+use common::{SOON, everywhere, is_sent_back, small, speak};
 use epoxide_pipes::{ByteStream, Duplex, PipeReader, PipeWriter};
 use epoxide_tests_e2e::{Case, Ending, Peer, pattern};
 use std::io::{self, IoSlice};
@@ -44,14 +44,7 @@ fn streams_and_duplexes_have_the_traits() {
     let stream = everywhere(&case, config.clone(), |connection| serve(ByteStream::new(connection)));
     let duplex = everywhere(&case, config, |connection| serve(Duplex::new(connection)));
     for addr in stream.addrs().iter().chain(duplex.addrs()) {
-        let body = pattern(200_000);
-        let mut peer = Peer::connect(*addr);
-        peer.send(format!("{}\n", body.len()).as_bytes()).unwrap();
-        peer.send(&body).unwrap();
-        let (answer, ending) = peer.read_to_end(SOON);
-        assert!(answer == [b"200000 bytes\n".as_slice(), &body].concat() && ending == Ending::Eof);
-        peer.send(b"the rest").unwrap();
-        peer.half_close().unwrap();
+        speak(*addr);
     }
 }
 
@@ -68,10 +61,7 @@ fn readers_and_writers_have_the_traits() {
         copy(input, output)
     });
     for addr in server.addrs() {
-        let mut peer = Peer::connect(*addr);
-        peer.send(&pattern(100_000)).unwrap();
-        peer.half_close().unwrap();
-        assert!(peer.read_to_end(SOON) == (pattern(100_000), Ending::Eof));
+        is_sent_back(*addr, 100_000);
     }
 }
 

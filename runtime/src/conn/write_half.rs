@@ -119,7 +119,8 @@ impl WriteHalf {
     /// Before anything is staged: the limit.
     #[inline]
     fn prepare(&mut self, n: usize) -> Result<(), StagedLimit> {
-        if n <= self.room {
+        // Less, not at most: with space lent even nothing is too much.
+        if n < self.room {
             self.room -= n;
             return Ok(());
         }

@@ -16,7 +16,5 @@ struct Args {
 fn main() -> io::Result<()> {
     let args = Args::parse();
     let answer: &'static [u8] = http::answer(&args.common.body)?;
-    server::run("pipe", &args.common.server, "/", move |conn| {
-        http_pipe::answer_all(Duplex::new(conn), answer, http::HEAD_DEADLINE)
-    })
+    server::run("pipe", &args.common.server, "/", move |conn| http_pipe::answer_all(Duplex::new(conn), answer))
 }

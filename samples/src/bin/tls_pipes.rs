@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use epoxide_pipes::Duplex;
-use epoxide_samples::{http, http_pipe, https};
+use epoxide_samples::{http_pipe, https};
 use std::io;
 
 #[derive(Parser, Debug)]
@@ -14,6 +14,6 @@ struct Args {
 
 fn main() -> io::Result<()> {
     https::run_answering("tls_pipes", &Args::parse().common, |conn, answer| {
-        http_pipe::answer_all(Duplex::new(conn), answer, http::HEAD_DEADLINE)
+        http_pipe::answer_all(Duplex::new(conn), answer)
     })
 }
