@@ -14,5 +14,5 @@ struct Args {
 }
 
 fn main() -> io::Result<()> {
-    https::run_answering("tls", &Args::parse().common, |conn, answer| https::answer_all(conn, answer))
+    https::run_answering("tls", &Args::parse().common, https::answer_all)
 }
