@@ -1,6 +1,6 @@
 //! What the TLS peers share: the loop over any stream of tokio's. TLS 1.3, AES-128-GCM, certificates of ci/certs.
 //! usage of each: PROGRAM CERTS HOST:PORT; PEER_BODY is the body's length, 13 by default.
-#[path = "../../peers/src/lib.rs"]
+#[path = "../../peers/src/heads.rs"]
 pub mod plain;
 
 use std::future::Future;
