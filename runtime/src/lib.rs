@@ -47,6 +47,7 @@ mod stats;
 mod sync;
 mod sys;
 pub mod time;
+mod trace;
 
 /// Waiting for signals as a future.
 pub mod signal {
@@ -81,6 +82,7 @@ pub use exec::handle::ReactorHandle;
 pub use exec::join::{AbortHandle, JoinError, JoinHandle, PanicPayload};
 pub use exec::spawn::{Outcome, YieldNow, spawn_local, yield_now};
 pub use id::ListenerId;
+pub use reactor::stall::{Stall, StalledBy};
 pub use runtime::builder::{Builder, OnThisThread, OnThreads};
 pub use runtime::listen::{ListenAddr, ListenOptions};
 pub use runtime::listener::{Accept, Incoming, Listener};

@@ -26,11 +26,14 @@ pub struct WriteHalf {
     lent: usize,
     /// The read half may be used by another task meanwhile.
     pub(crate) split: bool,
+    /// Bytes that flushes on a reactor thread may still send in a row before others get their turn.
+    pub(crate) streak: usize,
 }
 
 impl WriteHalf {
     pub(crate) fn new(body: Arc<Body>) -> Self {
-        Self { body: Held::new(body, ends::WRITER_GONE), staged: Outgoing::new(), lent: 0, split: false }
+        let streak = body.home.config.flush_budget;
+        Self { body: Held::new(body, ends::WRITER_GONE), staged: Outgoing::new(), lent: 0, split: false, streak }
     }
 
     /// Bytes staged and not yet handed to a flush.

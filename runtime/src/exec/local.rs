@@ -9,6 +9,7 @@
 use crate::exec::home::{Home, Msg};
 use crate::exec::run;
 use crate::exec::task::Task;
+use crate::exec::watched;
 use crate::id::TaskId;
 use crate::stats::Count;
 use std::any::Any;
@@ -108,9 +109,12 @@ impl Tasks {
         }
     }
 
-    /// Takes any task, for the end of the reactor.
-    pub(crate) fn take_any(&mut self) -> Option<(TaskId, Task)> {
-        let (slot, entry) = self.slots.iter_mut().enumerate().find(|(_, slot)| slot.task.is_some())?;
+    /// Takes any task, for the end of the reactor; the search begins at a slot, so that a walk is linear.
+    pub(crate) fn take_any(&mut self, from: usize) -> Option<(TaskId, Task)> {
+        let is_task = |slot: &Slot| slot.task.is_some();
+        let behind = self.slots.iter().skip(from).position(is_task).map(|offset| from + offset);
+        let slot = behind.or_else(|| self.slots.iter().take(from).position(is_task))?;
+        let entry = &mut self.slots[slot];
         let task = entry.task.take()?;
         Some((TaskId::new(slot as u32, entry.generation), task))
     }
@@ -188,6 +192,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         // What an on_stop hook spawned: foreign code, under no borrow.
         run::discard_all();
+        watched::refuse_spawns(false);
         let home = LOCAL.with(|local| {
             local.home_ptr.set(ptr::null());
             // The reactor has settled everything; what is left is plain memory.

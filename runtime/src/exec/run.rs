@@ -3,18 +3,24 @@
 //! State: none of its own. Thread class: reactor only. Laws: 8 (budget), 10 (panics are caught per task, the pass
 //! goes on; no user code under a borrow), 6 (what a discarded task held is reset).
 
-use crate::exec::local::{self, Discard, Tasks};
+use crate::exec::local::{self, Discard};
 use crate::exec::task::Task;
+use crate::exec::watched;
 use crate::id::TaskId;
 use crate::stats::Count;
 use crate::sync::quiet::quiet;
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::task::Poll;
 
 /// Polls the tasks that are runnable now, at most `budget`. Tasks woken meanwhile wait for the next batch. `ids` is room
-/// that the caller keeps.
-pub(crate) fn batch(ids: &mut Vec<TaskId>, budget: usize) {
+/// that the caller keeps. `polled` is told after each poll where that task was spawned. Returns how many there were.
+#[inline]
+pub(crate) fn batch(
+    ids: &mut Vec<TaskId>,
+    budget: usize,
+    mut polled: impl FnMut(Option<&'static Location<'static>>),
+) -> usize {
     local::with_tasks(|tasks| tasks.take_ready(ids));
     if ids.len() > budget {
         local::with_tasks(|tasks| tasks.give_back(&ids[budget..]));
@@ -31,23 +37,27 @@ pub(crate) fn batch(ids: &mut Vec<TaskId>, budget: usize) {
         });
         if let Some(task) = next {
             pending = poll(id, task);
+            polled(watched::last_polled());
         }
     }
     if let Some((id, task)) = pending {
         local::with_tasks(|tasks| tasks.put_back(id, task));
     }
-    local::count_here(Count::TaskPolls, ids.len() as u64);
+    let polls = ids.len();
+    local::count_here(Count::TaskPolls, polls as u64);
     ids.clear();
+    polls
 }
 
-/// One poll. What is pending comes back.
-#[inline]
+/// One poll. What is pending comes back. Always inlined: a call costs a dozen instructions a request.
+#[inline(always)]
 fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
     if task.header().is_aborted() {
         discard(id, task, Discard::Aborted, None);
         return None;
     }
     local::set_current(id, task.waker());
+    watched::set_polled(task.header().spawned_at);
     let result = catch_unwind(AssertUnwindSafe(|| task.poll()));
     local::clear_current();
     match result {
@@ -78,6 +88,7 @@ fn discard(id: TaskId, task: Task, why: Discard, thrown: Option<Box<dyn Any + Se
 
 /// Runs user code (a waker, a hook, a Drop); a panic is counted and goes no further.
 pub(crate) fn caught(f: impl FnOnce()) -> bool {
+    watched::note_outside();
     let ok = quiet(f);
     if !ok {
         local::count_here(Count::Panics, 1);
@@ -85,9 +96,20 @@ pub(crate) fn caught(f: impl FnOnce()) -> bool {
     ok
 }
 
-/// The end of the reactor: every task's future is dropped here, in whatever order; tasks spawned meanwhile too.
+/// Tasks that the destructors of a reactor's last tasks may spawn.
+const SPAWNED_AT_THE_END: u64 = 10_000;
+
+/// The end of the reactor: every task's future is dropped here, in whatever order; tasks spawned meanwhile too, up to a
+/// bound, past which spawning is refused: a task whose destructor spawns its like must not hold a stop for ever.
 pub(crate) fn discard_all() {
-    while let Some((id, task)) = local::with_tasks(Tasks::take_any) {
+    let mut left = local::with_tasks(|tasks| tasks.live() as u64).saturating_add(SPAWNED_AT_THE_END);
+    let mut slot = 0;
+    while let Some((id, task)) = local::with_tasks(|tasks| tasks.take_any(slot)) {
+        left = left.saturating_sub(1);
+        if left == 0 {
+            watched::refuse_spawns(true);
+        }
+        slot = id.slot();
         discard(id, task, Discard::Stopped, None);
     }
 }

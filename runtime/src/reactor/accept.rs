@@ -21,10 +21,15 @@ use crate::sys::epoll::Epoll;
 use crate::sys::socket::UnixPath;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::Location;
 use std::sync::Arc;
 
 /// Turns a connection into the task that serves it.
-pub(crate) type Handler = Box<dyn Fn(Connection, Arc<Header>) -> Task>;
+pub(crate) struct Handler {
+    pub(crate) serve: Box<dyn Fn(Connection, Arc<Header>) -> Task>,
+    /// Where the listener was named: what a report calls the tasks of its connections.
+    pub(crate) at: &'static Location<'static>,
+}
 
 /// A listening socket on this reactor.
 pub(crate) struct Listener {
@@ -167,9 +172,9 @@ impl Reactor {
         }
         let connection = Connection::new(body);
         let handler = &self.listeners[index].handler;
-        let header = Header::new(self.home.clone());
+        let header = Header::new(self.home.clone(), handler.at);
         let mut task = None;
-        run::caught(|| task = Some(handler(connection, header)));
+        run::caught(|| task = Some((handler.serve)(connection, header)));
         if let Some(task) = task {
             local::insert_task(task);
         }

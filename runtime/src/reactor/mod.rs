@@ -14,6 +14,7 @@
 //! | `watches` | watched descriptors: their slots and edges |
 //! | `linger` | connections that were let go |
 //! | `sweep` | the 250 ms tick: clocks |
+//! | `stall` | user code that holds the loop |
 //! | `finish` | drain, stop, teardown |
 
 pub(crate) mod accept;
@@ -22,6 +23,7 @@ mod dispatch;
 mod finish;
 mod inbox;
 mod linger;
+pub(crate) mod stall;
 mod sweep;
 mod table;
 mod turn;
@@ -41,6 +43,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use stall::Stalls;
 use sweep::Sweep;
 use table::Table;
 use watches::Watches;
@@ -64,6 +67,7 @@ pub(crate) struct Reactor {
     batch: Vec<TaskId>,
     timers: Arc<Driver>,
     sweep: Sweep,
+    stalls: Stalls,
     /// The time of this pass: milliseconds of the coarse clock.
     now_ms: u64,
     /// The stage that the loop has acted upon.
@@ -114,6 +118,7 @@ impl Reactor {
             owed: VecDeque::new(),
             batch: Vec::new(),
             sweep: Sweep::new(now_ms),
+            stalls: Stalls::new(home.config.stall_threshold),
             now_ms,
             stage: Stage::Running,
             ends_itself: false,
