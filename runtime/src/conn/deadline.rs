@@ -11,6 +11,7 @@ use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
 use crate::time::{self, Sleep};
+use crate::trace;
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -147,6 +148,7 @@ pub(crate) fn ran_out(body: &Body, reason: CloseReason) {
         return;
     }
     body.home.count(Count::Timeouts, 1);
+    trace::timed_out(body.home.index, body.key(), reason);
     if !body.flush.is_idle() {
         ending::reset(body, reason);
         return;

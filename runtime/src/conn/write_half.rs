@@ -10,6 +10,7 @@ use crate::conn::ending::Held;
 use crate::error::StagedLimit;
 use crate::stats::Count;
 use crate::sync::plain::Ordering;
+use crate::trace;
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes};
 use std::ops::{Deref, DerefMut};
@@ -126,6 +127,7 @@ impl WriteHalf {
     #[cold]
     fn limit(&self, asked: usize) -> StagedLimit {
         self.body.home.count(Count::StagedRefused, 1);
+        trace::refused(self.body.home.index, "max_staged", asked);
         StagedLimit {
             asked,
             staged: self.staged.len() + self.body.queued.load(Ordering::Relaxed),

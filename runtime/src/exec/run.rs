@@ -9,6 +9,7 @@ use crate::exec::watched;
 use crate::id::TaskId;
 use crate::stats::Count;
 use crate::sync::quiet::quiet;
+use crate::trace;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::task::Poll;
@@ -71,6 +72,7 @@ fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
         }
         Err(payload) => {
             local::count_here(Count::Panics, 1);
+            trace::panicked(task.header().spawned_at, &*payload);
             discard(id, task, Discard::Panicked, Some(payload));
             None
         }
@@ -92,6 +94,7 @@ pub(crate) fn caught(f: impl FnOnce()) -> bool {
     let ok = quiet(f);
     if !ok {
         local::count_here(Count::Panics, 1);
+        trace::panicked_outside();
     }
     ok
 }

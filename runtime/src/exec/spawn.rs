@@ -8,6 +8,7 @@ use crate::exec::local;
 use crate::exec::task::Task;
 use crate::exec::watched;
 use crate::stats::Count;
+use crate::trace;
 use std::fmt::Display;
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -78,6 +79,7 @@ where
 fn refused<F: Future>(future: F) -> JoinHandle<F::Output> {
     let _leaked = ManuallyDrop::new(future);
     local::count_here(Count::SpawnsRefused, 1);
+    trace::refused(local::home().map_or(0, |home| home.index), "tasks spawned at the end", 1);
     join::settled(JoinError::Stopped)
 }
 

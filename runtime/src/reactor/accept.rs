@@ -16,7 +16,7 @@ use crate::exec::{local, run};
 use crate::id::ListenerId;
 use crate::stats::{Count, Gauge};
 use crate::sync::limit::{Limit, Place};
-use crate::sys;
+use crate::{sys, trace};
 use crate::sys::epoll::Epoll;
 use crate::sys::socket::UnixPath;
 use std::io;
@@ -131,6 +131,7 @@ impl Reactor {
             // Places first: past the limit nothing is accepted, and the kernel's queue holds the rest.
             let Some(places) = self.places(index) else {
                 local::count_here(Count::AcceptLimited, 1);
+                trace::paused_full(self.home.index, self.listeners[index].id);
                 self.take_out(index);
                 return true;
             };
@@ -170,6 +171,7 @@ impl Reactor {
         if self.stage >= Stage::Draining {
             body.signal_reader(Mark::Draining);
         }
+        trace::accepted(self.home.index, self.listeners[index].id, body.key());
         let connection = Connection::new(body);
         let handler = &self.listeners[index].handler;
         let header = Header::new(self.home.clone(), handler.at);
@@ -200,6 +202,7 @@ impl Reactor {
     /// Out of descriptors or memory: level-triggered epoll would spin, so the listener leaves it until the tick.
     fn pause(&mut self, index: usize, error: &io::Error) {
         let listener = &mut self.listeners[index];
+        trace::paused_starved(self.home.index, listener.id, error);
         listener.starved = true;
         if !listener.complained {
             listener.complained = true;
@@ -246,6 +249,7 @@ impl Reactor {
             if listener.paused && !full && self.epoll.add(listener.fd.as_fd(), interest(listener), index as u64).is_ok()
             {
                 listener.paused = false;
+                trace::resumed(self.home.index, listener.id);
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::runtime::control::Control;
 use crate::runtime::listen::Bound;
 use crate::runtime::running::Runtime;
 use crate::sync::limit::Limit;
-use crate::sys;
+use crate::{sys, trace};
 use crate::workers::pools::Pools;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -196,6 +196,7 @@ pub(super) fn run_to_end(mut reactor: Reactor, hooks: &Hooks, handle: &ReactorHa
     let ended = catch_unwind(AssertUnwindSafe(|| reactor.teardown())).unwrap_or_default();
     if let Some(error) = &fault {
         complain(format_args!("reactor {} ended by a fault: {error}", handle.id()));
+        trace::fault(handle.id(), error);
         for hook in &hooks.fault {
             run::caught(|| hook(handle, error));
         }
