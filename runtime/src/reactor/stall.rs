@@ -97,7 +97,7 @@ impl Reactor {
         if begun < self.stalls.timed_until {
             return self.run_timed(begun, budget);
         }
-        let polls = run::batch(&mut self.batch, budget, |_| ());
+        let polls = run::batch(budget, |_| ());
         if polls > 0 && self.stalls.limit < u64::MAX {
             let took = sys::clock::monotonic_coarse_ms().saturating_sub(begun);
             if took > self.stalls.limit {
@@ -111,7 +111,7 @@ impl Reactor {
     #[cold]
     fn run_timed(&mut self, begun: u64, budget: usize) {
         let (mut last, mut slowest) = (begun, (0, None));
-        let polls = run::batch(&mut self.batch, budget, |spawned_at| {
+        let polls = run::batch(budget, |spawned_at| {
             let now = sys::clock::monotonic_coarse_ms();
             let took = now.saturating_sub(last);
             last = now;

@@ -71,7 +71,7 @@ impl Reactor {
 
     /// Is there work that only this thread can have made?
     fn is_runnable(&self) -> bool {
-        local::with_tasks(|tasks| tasks.ready_len()) > 0 || local::messages_len() > 0 || !self.owed.is_empty()
+        local::with_tasks(|tasks| tasks.has_ready()) || local::messages_len() > 0 || !self.owed.is_empty()
     }
 
     /// Are there clocks to look after?
