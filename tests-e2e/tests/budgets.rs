@@ -297,7 +297,10 @@ fn a_loop_of_small_flushes_leaves_others_their_turn() {
     assert!(before <= 2 * budget, "{before} bytes were sent first");
     assert_eq!(yields, 200 * 1024 / budget, "once for each budget");
     let (before, yields) = sent_before_a_ping(usize::MAX, |_| false);
-    assert!(before == 200 * 1024 && yields == 0, "control: without a budget {before} bytes came first, {yields} yields");
+    assert!(
+        before == 200 * 1024 && yields == 0,
+        "control: without a budget {before} bytes came first, {yields} yields"
+    );
 }
 
 /// `try_flush` cannot yield: what is out is out, and it says so. Flushes after it pay for it.

@@ -7,7 +7,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use epoxide::{Clock, CloseReason, Connection, ReactorConfig, time};
-use epoxide_tests_e2e::{Case, Ending, Parker, Peer, Server, block_within, loopback, moved_to_workers, poll_once, tcp_pair};
+use epoxide_tests_e2e::{
+    Case, Ending, Parker, Peer, Server, block_within, loopback, moved_to_workers, poll_once, tcp_pair,
+};
 use std::pin::pin;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -59,7 +61,11 @@ fn a_read_that_was_given_up_is_not_timed() {
     for way in 0..2 {
         let (server, told) = server(&case, move |mut connection| async move {
             let Some(_) = connection.read().await? else { return Ok(None) };
-            if way == 0 { by_a_timeout(&mut connection).await } else { at_once(&mut connection).await }
+            if way == 0 {
+                by_a_timeout(&mut connection).await
+            } else {
+                at_once(&mut connection).await
+            }
             // sleep: the work of a busy handler, three times the limit and at least four ticks.
             time::sleep(3 * LIMIT).await;
             connection.send_all(b"done").await?;

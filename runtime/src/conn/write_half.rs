@@ -37,7 +37,14 @@ pub struct WriteHalf {
 impl WriteHalf {
     pub(crate) fn new(body: Arc<Body>) -> Self {
         let streak = body.home.config.flush_budget;
-        Self { body: Held::new(body, ends::WRITER_GONE), staged: Outgoing::new(), lent: 0, room: 0, split: false, streak }
+        Self {
+            body: Held::new(body, ends::WRITER_GONE),
+            staged: Outgoing::new(),
+            lent: 0,
+            room: 0,
+            split: false,
+            streak,
+        }
     }
 
     /// Bytes staged and not yet handed to a flush.
