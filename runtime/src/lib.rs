@@ -33,6 +33,10 @@
 //! `sys, sync, id, error <- buf, exec, time <- conn <- reactor <- workers <- runtime`. The laws that the files cite by
 //! number are in `docs/LAWS.md` of the repository.
 //!
+//! # Features
+//! `tracing` (off by default) sends what happens to connections, listeners, tasks and reactors as events of the target
+//! `epoxide` to the subscriber of the crate `tracing`. It changes nothing else.
+//!
 //! unsafe rooms: sys
 
 mod buf;
