@@ -2,16 +2,16 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::io::{self, ErrorKind, Seek, Write};
+use std::io::{self, ErrorKind, Seek};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use epoxide::{CloseReason, Connection, ReactorConfig};
+use epoxide::{CloseReason, Connection};
 use epoxide_tests_e2e::{
     Case, Ending, Parker, Peer, Server, block_within, hand_over, loopback, nameless_file, pattern, poll_once, stage,
     wait_until,
@@ -92,7 +92,7 @@ fn what_cannot_be_sent_is_refused_and_the_connection_stays_usable() {
     let case = Case::start();
     let (server, accepted) = hand_over(&case);
     let (mut peer, mut connection) = connect(&server, &accepted);
-    let file = file(b"0123456789");
+    let file = nameless_file(b"0123456789");
     let socket: Arc<OwnedFd> = Arc::new(OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0));
     let directory: Arc<OwnedFd> = Arc::new(OwnedFd::from(File::open("/").unwrap()));
     stage(&mut connection, b"before ").unwrap();
@@ -333,5 +333,5 @@ fn the_future_is_send() {
     let case = Case::start();
     let (server, accepted) = hand_over(&case);
     let (_peer, mut connection) = connect(&server, &accepted);
-    is_send(&connection.send_file(file(b"x"), ..));
+    is_send(&connection.send_file(nameless_file(b"x"), ..));
 }

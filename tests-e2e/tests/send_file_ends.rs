@@ -28,7 +28,7 @@ fn a_drain_waits_for_the_file() {
             }
         });
     });
-    let peer = Peer::connect_stalling(server.addr());
+    let mut peer = Peer::connect_stalling(server.addr());
     let mut writer = accepted.recv_timeout(HANG).unwrap();
     let content = pattern(3 << 20);
     let file = nameless_file(&content);
@@ -39,7 +39,7 @@ fn a_drain_waits_for_the_file() {
     // The drain's mark wakes the idle read once; only then does the peer read.
     let polls = reactor.stats().task_polls;
     assert!(wait_until(HANG, || reactor.stats().task_polls > polls) || stopping.is_finished());
-    let (received, ending) = { peer }.read_to_end(HANG);
+    let (received, ending) = peer.read_to_end(HANG);
     assert_eq!((received.len(), ending), (content.len(), Ending::Eof));
     sender.join().unwrap().expect("left behind").unwrap();
     let report = stopping.join().unwrap();
@@ -51,7 +51,8 @@ fn a_drain_waits_for_the_file() {
 fn a_stop_ends_a_waiting_send() {
     let case = Case::start();
     let (mut server, accepted) = hand_over(&case);
-    let (_peer, mut connection) = connect(&server, &accepted);
+    let _peer = Peer::connect_stalling(server.addr());
+    let mut connection = accepted.recv_timeout(HANG).expect("handed over");
     let file = nameless_file(&pattern(8 << 20));
     let sender = std::thread::spawn(move || {
         let result = block_within(connection.send_file(file, ..), HANG);
@@ -96,7 +97,7 @@ fn a_send_on_a_reactor_yields() {
             }
         });
     });
-    let (received, ending) = read_on(Peer::connect(server.addr())).join().unwrap();
+    let (received, ending) = Peer::connect(server.addr()).read_to_end(HANG);
     assert_eq!((received.len() as u64, ending), (len, Ending::Eof));
     let turns = counted.recv_timeout(HANG).unwrap();
     assert!(turns >= len / budget as u64, "{turns} turns of another task during {} portions", len / budget as u64);
