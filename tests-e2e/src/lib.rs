@@ -47,6 +47,6 @@ pub use pending::run_pending;
 pub use pool::{assert_pool_quiet, moved_to_workers};
 pub use proc::{ThreadCpu, current_tid, free_fd_limit, our_fds};
 pub use rng::Rng;
-pub use server::{Server, loopback};
+pub use server::{Server, loopback, telling};
 pub use sharing::sharing;
 pub use watchdog::Watchdog;

@@ -1,12 +1,12 @@
 //! `set_deadline`: fires once, can be moved and cleared, from any thread, and says its own name.
 
 use std::io::{self, ErrorKind};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use epoxide::{Clock, CloseReason, Connection, ReactorConfig, ReadHalf, WriteHalf, time};
-use epoxide_tests_e2e::{Case, Ending, Peer, Server, block_within, hold_reactor, loopback, pattern, wait_until};
+use epoxide_tests_e2e::{Case, Ending, Peer, block_within, hold_reactor, pattern, telling, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(300);
@@ -21,23 +21,6 @@ fn no_clocks() -> ReactorConfig {
     ReactorConfig { read_timeout: Duration::ZERO, send_timeout: Duration::ZERO, ..ReactorConfig::default() }
 }
 
-/// A server without clocks, whose handler is given a way to tell the test something.
-fn telling<T, F>(
-    case: &Case,
-    handler: impl Fn(Connection, Sender<T>) -> F + Clone + Send + 'static,
-) -> (Server, Receiver<T>)
-where
-    T: Send + 'static,
-    F: Future<Output = io::Result<()>> + 'static,
-{
-    let (tell, told) = channel();
-    let server = Server::start(case, |b| {
-        b.config(no_clocks());
-        b.listen(loopback(), move |connection| handler(connection, tell.clone()));
-    });
-    (server, told)
-}
-
 fn reason<T>(result: io::Result<T>) -> Option<CloseReason> {
     result.err().and_then(|error| CloseReason::of(&error))
 }
@@ -49,7 +32,7 @@ const fn named(what: &'static str) -> Option<CloseReason> {
 #[test]
 fn a_deadline_ends_a_parked_read_once_and_by_its_name() {
     let case = Case::start();
-    let (server, told) = telling(&case, |mut connection, tell| async move {
+    let (server, told) = telling(&case, no_clocks(), |mut connection, tell| async move {
         let Some(_) = connection.read().await? else { return Ok(()) };
         let at = Instant::now() + SHORT;
         connection.set_deadline(Some(at), "the second line");
@@ -75,7 +58,7 @@ fn a_deadline_ends_a_parked_read_once_and_by_its_name() {
 #[test]
 fn activity_does_not_move_a_deadline() {
     let case = Case::start();
-    let (server, told) = telling(&case, |mut connection, tell| async move {
+    let (server, told) = telling(&case, no_clocks(), |mut connection, tell| async move {
         connection.set_deadline(Some(Instant::now() + SHORT), "drip");
         let mut reads = 0;
         let end = loop {
@@ -100,7 +83,7 @@ fn activity_does_not_move_a_deadline() {
 #[test]
 fn a_deadline_can_be_moved_both_ways_and_cleared() {
     let case = Case::start();
-    let (server, told) = telling(&case, |mut connection, tell| async move {
+    let (server, told) = telling(&case, no_clocks(), |mut connection, tell| async move {
         // Later, then cleared: silence of three times the first deadline is survived.
         connection.set_deadline(Some(Instant::now() + SHORT), "first");
         connection.set_deadline(Some(Instant::now() + 100 * SHORT), "moved away");
@@ -125,7 +108,7 @@ fn a_deadline_can_be_moved_both_ways_and_cleared() {
 #[test]
 fn a_deadline_in_the_past_ends_the_connection_at_once() {
     let case = Case::start();
-    let (server, told) = telling(&case, |mut connection, tell| async move {
+    let (server, told) = telling(&case, no_clocks(), |mut connection, tell| async move {
         let far = Instant::now().checked_add(Duration::from_secs(1 << 40));
         connection.set_deadline(far, "far");
         let Some(_) = connection.read().await? else { return Ok(()) };
@@ -143,7 +126,7 @@ fn a_deadline_in_the_past_ends_the_connection_at_once() {
 #[test]
 fn a_deadline_cuts_a_flush_with_a_reset() {
     let case = Case::start();
-    let (server, told) = telling(&case, |mut connection, tell| async move {
+    let (server, told) = telling(&case, no_clocks(), |mut connection, tell| async move {
         let Some(_) = connection.read().await? else { return Ok(()) };
         connection.stage_bytes(Bytes::from(pattern(8 << 20)))?;
         connection.set_deadline(Some(Instant::now() + SHORT), "answer");
@@ -161,7 +144,7 @@ fn a_deadline_cuts_a_flush_with_a_reset() {
 fn another_thread_sets_moves_and_clears_a_deadline() {
     let case = case_with_timer_thread();
     let (halves, half) = channel::<WriteHalf>();
-    let (server, told) = telling(&case, move |mut connection, tell| {
+    let (server, told) = telling(&case, no_clocks(), move |mut connection, tell| {
         let halves = halves.clone();
         async move {
             let Some(_) = connection.read().await? else { return Ok(()) };
@@ -198,7 +181,7 @@ fn another_thread_sets_moves_and_clears_a_deadline() {
 #[test]
 fn a_deadline_of_another_thread_fires_while_the_reactor_stands_still() {
     let case = case_with_timer_thread();
-    let (server, connection) = telling::<Connection, _>(&case, |connection, connections| async move {
+    let (server, connection) = telling::<Connection, _>(&case, no_clocks(), |connection, connections| async move {
         let _ = connections.send(connection);
         Ok(())
     });
@@ -217,7 +200,7 @@ fn a_deadline_of_another_thread_fires_while_the_reactor_stands_still() {
 #[test]
 fn a_deadline_ends_with_its_connection() {
     let case = Case::start();
-    let (server, _) = telling::<(), _>(&case, |mut connection, _| async move {
+    let (server, _) = telling::<(), _>(&case, no_clocks(), |mut connection, _| async move {
         connection.set_deadline(Some(Instant::now() + SHORT), "never");
         let Some(_) = connection.read().await? else { return Ok(()) };
         connection.send_all(b"ok").await

@@ -1,11 +1,12 @@
 //! Limits (law 16): each is refused or paused as stated, counted, and leaves the rest unharmed.
 
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use epoxide::{Connection, ListenAddr, ListenOptions, ReactorConfig};
-use epoxide_tests_e2e::{Case, Ending, Http, Peer, Server, echo, http_ok, loopback, pattern, stage, wait_until};
+use epoxide_tests_e2e::{
+    Case, Ending, Http, Peer, Server, echo, http_ok, loopback, pattern, stage, telling, wait_until,
+};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -117,22 +118,8 @@ fn a_lingering_connection_holds_its_place() {
     assert_eq!(second.read_to_end(SOON), (b"hi".to_vec(), Ending::Eof));
 }
 
-/// A server with this limit on staged bytes, whose handler tells the test something.
-fn with_max_staged<T, F>(
-    case: &Case,
-    max_staged: usize,
-    handler: impl Fn(Connection, Sender<T>) -> F + Clone + Send + 'static,
-) -> (Server, Receiver<T>)
-where
-    T: Send + 'static,
-    F: Future<Output = io::Result<()>> + 'static,
-{
-    let (tell, told) = channel();
-    let server = Server::start(case, |b| {
-        b.config(ReactorConfig { max_staged, ..ReactorConfig::default() });
-        b.listen(loopback(), move |connection| handler(connection, tell.clone()));
-    });
-    (server, told)
+fn with_max_staged(max_staged: usize) -> ReactorConfig {
+    ReactorConfig { max_staged, ..ReactorConfig::default() }
 }
 
 /// `max_staged`: a staging too many is refused with its numbers, takes nothing, is counted, and the connection lives.
@@ -140,7 +127,7 @@ where
 fn a_staging_too_many_is_refused_and_the_connection_lives() {
     const MAX: usize = 64 * 1024;
     let case = Case::start();
-    let (server, told) = with_max_staged(&case, MAX, |mut connection, tell| async move {
+    let (server, told) = telling(&case, with_max_staged(MAX), |mut connection, tell| async move {
         let body = pattern(MAX);
         let before = connection.stage(&body[..MAX - 10]);
         let refused = connection.stage(&[0; 11]);
@@ -172,7 +159,7 @@ fn a_staging_too_many_is_refused_and_the_connection_lives() {
 fn bytes_that_wait_for_the_peer_count_in_max_staged() {
     const MAX: usize = 8 << 20;
     let case = Case::start();
-    let (server, told) = with_max_staged(&case, MAX, |mut connection, tell| async move {
+    let (server, told) = telling(&case, with_max_staged(MAX), |mut connection, tell| async move {
         stage(&mut connection, &pattern(MAX))?;
         let waits = connection.try_flush().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
         let refused = connection.stage(&pattern(MAX));
