@@ -8,9 +8,10 @@ use epoxide::{Connection, ReactorConfig, Stall, StalledBy, spawn_local};
 use epoxide_tests_e2e::{Case, Http, Server, block_within, echo, hold_reactor, http_ok, loopback, wait_until};
 
 const SOON: Duration = Duration::from_secs(20);
-const THRESHOLD: Duration = Duration::from_millis(100);
+/// More than a thread waits for its CPU on a crowded machine: wall time is what is measured.
+const THRESHOLD: Duration = Duration::from_millis(300);
 /// Well over the threshold, whatever the steps of the coarse clock.
-const LONG: Duration = Duration::from_millis(250);
+const LONG: Duration = Duration::from_millis(700);
 
 fn server(case: &Case, threshold: Duration) -> (Server, Receiver<Stall>) {
     let (tell, told) = channel();
@@ -72,6 +73,7 @@ fn the_handler_of_a_connection_is_named_by_its_listener() {
     let (tell, told) = channel();
     let mut line = 0;
     let server = Server::start(&case, |b| {
+        b.config(ReactorConfig { stall_threshold: THRESHOLD, ..ReactorConfig::default() });
         b.on_stall(move |_, stall| {
             let _ = tell.send(*stall);
         });
@@ -82,7 +84,6 @@ fn the_handler_of_a_connection_is_named_by_its_listener() {
         });
     });
     assert_eq!(Http::connect(server.addr()).get().map(|r| r.status), Ok(200));
-    // The default threshold is the one of this file.
     assert_here(told.recv_timeout(SOON).unwrap(), line);
     assert_eq!(server.stats().stalls, 1);
 }
@@ -161,6 +162,7 @@ fn short_work_and_a_threshold_of_zero_report_nothing() {
 fn a_hook_that_panics_is_caught() {
     let case = Case::start();
     let mut server = Server::start(&case, |b| {
+        b.config(ReactorConfig { stall_threshold: THRESHOLD, ..ReactorConfig::default() });
         b.on_stall(|_, stall| panic!("{stall}"));
         b.listen(loopback(), echo);
     });
