@@ -2,6 +2,7 @@
 //! and however it is polled.
 
 use std::io;
+use std::pin::pin;
 use std::sync::mpsc::{Receiver, channel};
 use std::task::Poll;
 use std::time::Duration;
@@ -10,7 +11,6 @@ use epoxide::{Clock, CloseReason, Connection, ReactorConfig, time};
 use epoxide_tests_e2e::{
     Case, Ending, Parker, Peer, Server, block_within, loopback, moved_to_workers, poll_once, tcp_pair,
 };
-use std::pin::pin;
 
 const SOON: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_millis(400);
@@ -62,9 +62,9 @@ fn a_read_that_was_given_up_is_not_timed() {
         let (server, told) = server(&case, move |mut connection| async move {
             let Some(_) = connection.read().await? else { return Ok(None) };
             if way == 0 {
-                by_a_timeout(&mut connection).await
+                by_a_timeout(&mut connection).await;
             } else {
-                at_once(&mut connection).await
+                at_once(&mut connection).await;
             }
             // sleep: the work of a busy handler, three times the limit and at least four ticks.
             time::sleep(3 * LIMIT).await;
