@@ -69,9 +69,46 @@ impl ReadHalf {
 
     /// The poll form of [`read`](Self::read). A `Pending` has registered `cx`'s waker in place of any earlier one.
     ///
-    /// For `read_timeout` polls that find nothing are one wait, until bytes come or one of the futures is made.
+    /// For `read_timeout` polls that find nothing are one wait, until bytes come, one of the futures is made, or
+    /// [`begin_wait`](Self::begin_wait) is called.
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
         self.poll_buffer(cx, Intent::Busy)
+    }
+
+    /// The poll form of [`read_idle`](Self::read_idle); see [`poll_read`](Self::poll_read).
+    pub fn poll_read_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
+        self.poll_buffer(cx, Intent::Idle)
+    }
+
+    /// The poll form of [`read_more`](Self::read_more); see [`poll_read`](Self::poll_read).
+    pub fn poll_read_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>> {
+        let home = self.pool;
+        let max = self.body.home.config.max_read_buffer;
+        let got = self.poll_recv(cx, Intent::Busy, |fd| {
+            // Grown only when there is something to receive; a full buffer that may not grow is refused.
+            if buf.tail().is_none() {
+                buf.grow(home, max).map_err(|error| io::Error::new(io::ErrorKind::QuotaExceeded, error))?;
+            }
+            let Some(space) = buf.tail() else {
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            };
+            let size = space.len();
+            let n = sys::io::recv(fd, space)?;
+            buf.committed(n);
+            Ok(Got { n, more: n == size, taken: true, value: n })
+        });
+        got.map_ok(|n| n.unwrap_or(0))
+    }
+
+    /// The poll form of [`read_slice`](Self::read_slice); see [`poll_read`](Self::poll_read).
+    pub fn poll_read_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_slice(cx, space, false)
+    }
+
+    /// For code that reads by the poll forms: a new wait begins here, so that time in which nobody waited, because an
+    /// earlier read was given up, does not count for `read_timeout`. The futures call it themselves.
+    pub fn begin_wait(&mut self) {
+        self.begin();
     }
 
     /// Reads what is known to be there, without waiting.
@@ -134,22 +171,7 @@ impl Future for ReadMore<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { half, buf } = &mut *self;
-        let home = half.pool;
-        let max = half.body.home.config.max_read_buffer;
-        let got = half.poll_recv(cx, Intent::Busy, |fd| {
-            // Grown only when there is something to receive; a full buffer that may not grow is refused.
-            if buf.tail().is_none() {
-                buf.grow(home, max).map_err(|error| io::Error::new(io::ErrorKind::QuotaExceeded, error))?;
-            }
-            let Some(space) = buf.tail() else {
-                return Err(io::ErrorKind::QuotaExceeded.into());
-            };
-            let size = space.len();
-            let n = sys::io::recv(fd, space)?;
-            buf.committed(n);
-            Ok(Got { n, more: n == size, taken: true, value: n })
-        });
-        got.map_ok(|n| n.unwrap_or(0))
+        half.poll_read_more(cx, buf)
     }
 }
 
