@@ -1,3 +1,6 @@
 //! Buffer pipes, stream adapters and a broadcast hub on epoxide connections.
 
+pub mod hub;
 pub mod transport;
+
+pub use hub::Hub;
