@@ -310,7 +310,7 @@ impl Round {
             return;
         }
         let core = &self.core;
-        let counters = &core.counters;
+        let counters = &*core.counters;
         let mut missed = [0; 4];
         for Trouble { member, why } in std::mem::take(&mut self.troubles) {
             let kind = match why {
@@ -324,7 +324,9 @@ impl Round {
                 core.remove(&member);
                 continue;
             }
-            let _ = member.note(true, self.now);
+            if let Some(behind) = member.note(true, self.now) {
+                counters.saw_behind(behind);
+            }
             apply(core, &member, why);
         }
         let [frames, bytes, age, ended] = missed;

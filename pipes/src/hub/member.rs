@@ -223,15 +223,18 @@ impl Inner {
         self.on_end.disarm();
     }
 
-    /// A frame had to wait (`true`) or not. How long it was so comes out at the end of it.
+    /// A frame had to wait (`true`) or not. For how long that has been so comes out.
     #[inline]
     pub(super) fn note(&self, waits: bool, now: u32) -> Option<u32> {
         let since = self.behind.load(Ordering::Relaxed);
-        if (since == 0) == !waits {
-            return None;
+        match (waits, since) {
+            (false, 0) => return None,
+            (true, 0) => self.behind.store(now, Ordering::Relaxed),
+            (false, _) => self.behind.store(0, Ordering::Relaxed),
+            (true, _) => {}
         }
-        self.behind.store(if waits { now } else { 0 }, Ordering::Relaxed);
-        (!waits).then(|| now.wrapping_sub(since))
+        // Broadcasts of other threads may have begun a little later than this one.
+        (since != 0).then(|| now.wrapping_sub(since)).filter(|ms| *ms < u32::MAX / 2)
     }
 
     /// Bytes that wait for it, in the hub and in its writer.
