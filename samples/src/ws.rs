@@ -8,7 +8,7 @@ use tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response,
 use tungstenite::handshake::{HandshakeError, MidHandshake};
 use tungstenite::http::StatusCode;
 use tungstenite::protocol::WebSocketConfig;
-use tungstenite::protocol::frame::coding::{Control, Data, OpCode};
+use tungstenite::protocol::frame::coding::{Data, OpCode};
 use tungstenite::protocol::frame::{CloseFrame, Frame, coding::CloseCode};
 use tungstenite::{Error, Message, WebSocket, accept_hdr_with_config};
 
@@ -199,12 +199,12 @@ fn refusal(error: &Error) -> Vec<u8> {
 
 /// A frame as a server sends it, encoded once for all who get it.
 pub fn encode(message: &Message) -> Vec<u8> {
-    let opcode = match message {
-        Message::Text(_) => OpCode::Data(Data::Text),
-        Message::Ping(_) => OpCode::Control(Control::Ping),
-        _ => OpCode::Data(Data::Binary),
+    let payload = message.clone().into_data();
+    let frame = match message {
+        Message::Text(_) => Frame::message(payload, OpCode::Data(Data::Text), true),
+        Message::Ping(_) => Frame::ping(payload),
+        _ => Frame::message(payload, OpCode::Data(Data::Binary), true),
     };
-    let frame = Frame::message(message.clone().into_data(), opcode, true);
     let mut bytes = Vec::with_capacity(frame.len());
     // Into memory: it cannot fail.
     let _ = frame.format(&mut bytes);
