@@ -383,3 +383,55 @@ fn resets_in_mid_broadcast() {
         let _: &Server = &server;
     }
 }
+
+/// 1024 members; one never reads, one takes a byte now and then, one resets in the middle. The others get every byte in
+/// order, and nothing stays behind.
+#[test]
+fn a_thousand_members_and_three_bad_ones() {
+    const MEMBERS: usize = 1024;
+    const LEN: usize = 8192;
+    const FRAMES: usize = 40;
+    let case = Case::start();
+    let limits = SharedLimits { bytes: 128 * 1024, age: Duration::ZERO, ..SharedLimits::default() };
+    for sequenced in [false, true] {
+        let (server, shared) = sharing(&case, limits);
+        let backlog = BacklogLimits { bytes: 128 * 1024, age: Duration::ZERO, ..BacklogLimits::default() };
+        let grace = Duration::from_millis(50);
+        let hub = Hub::new(HubOptions { sequenced, backlog, grace, ..HubOptions::websocket() }).unwrap();
+        let join = |peer| (peer, hub.join(shared.recv_timeout(HANG).unwrap()).unwrap());
+        let (mut good, members): (Vec<_>, Vec<_>) =
+            (0..MEMBERS - 3).map(|_| join(Peer::connect(server.addr()))).unzip();
+        let mut bad: Vec<_> = (0..3).map(|_| join(Peer::connect_stalling(server.addr()))).collect();
+        let (resetting, of_reset) = bad.pop().unwrap();
+        let (mut trickling, of_trickle) = bad.pop().unwrap();
+        let mut resetting = Some(resetting);
+        assert_eq!(hub.len(), MEMBERS);
+        for seq in 0..FRAMES {
+            std::thread::scope(|scope| {
+                let publisher = scope.spawn(|| {
+                    let tally = block_within(hub.broadcast_paced(frame(0, seq, LEN)), HANG).unwrap().unwrap();
+                    assert!(tally.sent + tally.queued >= MEMBERS - 3);
+                });
+                if seq == FRAMES / 4 {
+                    // In the middle of a broadcast, or next to it.
+                    resetting.take().into_iter().for_each(Peer::reset);
+                }
+                publisher.join().unwrap();
+            });
+            let _ = trickling.read(&mut [0], Duration::from_millis(1));
+            let expected = frame(0, seq, LEN);
+            for peer in &mut good {
+                assert!(peer.read_exactly(LEN, HANG).unwrap() == expected, "frame {seq} is not what was sent");
+            }
+        }
+        assert!(wait_until(HANG, || !of_reset.is_member()), "the reset one is a member still");
+        // Both took next to nothing: more than their limit has come for them since.
+        let stats = hub.stats();
+        assert_eq!((stats.disconnected, hub.len()), (2, MEMBERS - 3), "{stats}");
+        assert_eq!(stats.refused_bytes, 2, "{stats}");
+        assert!(!of_trickle.is_member());
+        drop((members, good, trickling, of_trickle, of_reset));
+        drop(bad);
+        assert!(wait_until(HANG, || hub.stats().bytes == 0 && hub.is_empty()), "{}", hub.stats());
+    }
+}

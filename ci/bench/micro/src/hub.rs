@@ -1,25 +1,31 @@
-//! B5's programs: one frame to many connections, N times, over loopback, in one process: `micro hub-WHO MEMBERS LEN N`.
+//! B5's programs: one frame to many connections, N times, over loopback: `micro hub-WHO MEMBERS LEN N`.
 //!
-//! The publisher is the main thread, without any runtime. What receives is the same for all: a thread that reads and
-//! checks everything, with plain epoll. `hub` is epoxide's; `funnel` is the same queue (`SharedWriter`) reached through its
-//! reactor, with one wake for a broadcast; `tokio` has a channel and a task for each connection, which gathers what waits
-//! into one `writev`.
+//! The publisher is the main thread, without any runtime. What receives is the same for all, and a process of its own (this
+//! program again), so that it is in nobody's figures: it checks every byte and writes a byte to a pipe for each broadcast
+//! that all members have. `hub-epoxide` is epoxide's hub; `hub-funnel` hands each broadcast to the reactor with one coalesced
+//! wake, and the reactor queues it on every connection and sends with one `writev`; `hub-tokio` has a channel and a task for
+//! each connection, which gathers what waits into one `writev`.
 //!
-//! State: the sockets. Thread class: three threads: publisher, runtime, receiver.
+//! State: the sockets. Thread class: the publisher's thread, the runtime's.
 
 use bytes::Bytes;
-use epoxide::{Connection, Runtime, SendOutcome, SharedLimits, SharedWriter};
+use epoxide::{Connection, Runtime, SharedLimits, WriteHalf};
 use epoxide_pipes::hub::{Hub, HubOptions, Member};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::collections::VecDeque;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Broadcasts that may be under way: beyond, the publisher waits for the receiver.
-const WINDOW: usize = 16;
+/// As the shared writer does: frames up to this size are copied behind each other.
+const COPIED: usize = 256;
+/// Broadcasts that may be under way: beyond, the publisher waits for the receiver. HUB_WINDOW, 16.
+fn window() -> usize {
+    std::env::var("HUB_WINDOW").ok().and_then(|n| n.parse().ok()).unwrap_or(16)
+}
 
 /// What publishes, once all members are there.
 trait Publisher {
@@ -35,32 +41,34 @@ fn frame(seq: usize, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Received by all: the least that any member has, in whole frames. It is written by the receiver.
-struct Progress {
-    done: AtomicUsize,
-    stop: AtomicBool,
-}
-
-/// Reads everything on every connection and compares it with what it must be.
-fn receive(mut peers: Vec<TcpStream>, len: usize, total: usize, progress: &Progress) {
+/// Reads everything on every connection, compares it with what it must be, and says how far all of them are.
+pub fn receive(addr: SocketAddr, members: usize, len: usize, total: usize) {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("epoll");
+    let mut peers: Vec<_> = (0..members)
+        .map(|i| {
+            let peer = TcpStream::connect(addr).expect("the server accepts");
+            peer.set_nonblocking(true).expect("a socket can be made nonblocking");
+            epoll.add(&peer, EpollEvent::new(EpollFlags::EPOLLIN, i as u64)).expect("epoll takes a socket");
+            peer
+        })
+        .collect();
     let mut space = vec![0; 65_536];
-    let mut at = vec![0_usize; peers.len()];
+    let mut at = vec![0_usize; members];
     let mut recent: VecDeque<(usize, Vec<u8>)> = VecDeque::new();
-    for peer in &peers {
-        peer.set_nonblocking(true).expect("a socket can be made nonblocking");
-    }
+    let mut events = vec![EpollEvent::empty(); 256];
     let mut done = 0;
+    let mut out = std::io::stdout().lock();
     while done < total {
-        for (peer, at) in peers.iter_mut().zip(&mut at) {
-            let n = match peer.read(&mut space) {
-                Ok(0) => panic!("a connection ended after {at} bytes"),
-                Ok(n) => n,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-                Err(error) => panic!("{error}"),
-            };
-            let mut got = &space[..n];
+        let n = epoll.wait(&mut events, EpollTimeout::from(30_000_u16)).expect("epoll waits");
+        assert!(n > 0, "nothing for 30 s, {done} of {total} broadcasts are done");
+        for event in &events[..n] {
+            let i = event.data() as usize;
+            let n = peers[i].read(&mut space).expect("a readable socket");
+            assert!(n > 0, "a connection ended after {} bytes", at[i]);
+            let (at, mut got) = (&mut at[i], &space[..n]);
             while !got.is_empty() {
                 let (seq, offset) = (*at / len, *at % len);
+                assert!(seq < total, "more came than was sent");
                 if recent.back().is_none_or(|(last, _)| *last < seq) {
                     recent.push_back((seq, frame(seq, len)));
                 }
@@ -72,41 +80,65 @@ fn receive(mut peers: Vec<TcpStream>, len: usize, total: usize, progress: &Progr
                 got = &got[n..];
             }
         }
-        done = at.iter().min().expect("there are members") / len;
-        while recent.front().is_some_and(|(seq, _)| *seq < done) {
+        let now = at.iter().min().expect("there are members") / len;
+        if now > done {
+            out.write_all(&vec![1; now - done]).and_then(|()| out.flush()).expect("the publisher reads");
+            done = now;
+        }
+        while recent.len() > 1 && recent.front().is_some_and(|(seq, _)| *seq < done) {
             recent.pop_front();
         }
-        progress.done.store(done, Ordering::Release);
-        std::thread::yield_now();
     }
-    // Nothing may come behind the last one.
-    while !progress.stop.load(Ordering::Acquire) {
-        std::thread::yield_now();
-    }
+    // Until the publisher has its figures. Nothing may come behind the last frame.
+    let _ = std::io::stdin().read(&mut [0]);
     assert!(peers.iter_mut().all(|peer| !matches!(peer.read(&mut space), Ok(1..))), "a frame came twice");
 }
 
-fn drive(mut publisher: impl Publisher, peers: Vec<TcpStream>, len: usize, broadcasts: usize) {
-    let members = peers.len();
-    let progress = Progress { done: AtomicUsize::new(0), stop: AtomicBool::new(false) };
-    std::thread::scope(|scope| {
-        scope.spawn(|| receive(peers, len, broadcasts, &progress));
-        let began = Instant::now();
-        for seq in 0..broadcasts {
-            while seq - progress.done.load(Ordering::Acquire) >= WINDOW {
-                // sleep: busy waiting would count as instructions of the publisher.
-                std::thread::sleep(Duration::from_micros(100));
-            }
-            publisher.publish(&Bytes::from(frame(seq, len)));
+/// The receiver's process.
+struct Receiver {
+    child: Child,
+    progress: ChildStdout,
+}
+
+impl Receiver {
+    fn start(addr: SocketAddr, members: usize, len: usize, broadcasts: usize) -> Self {
+        let program = std::env::current_exe().expect("it has a path");
+        let args = [members, len, broadcasts].map(|n| n.to_string());
+        let mut child = Command::new(program)
+            .arg("hub-receive")
+            .arg(addr.to_string())
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let progress = child.stdout.take().expect("it is piped");
+        Self { child, progress }
+    }
+}
+
+fn drive(mut publisher: impl Publisher, mut receiver: Receiver, members: usize, len: usize, broadcasts: usize) {
+    let window = window();
+    let (mut done, mut space) = (0, vec![0; window]);
+    let mut wait = |done: &mut usize| {
+        let n = receiver.progress.read(&mut space).expect("the pipe works");
+        assert!(n > 0, "the receiver has found something wrong");
+        *done += n;
+    };
+    let began = Instant::now();
+    for seq in 0..broadcasts {
+        while seq - done >= window {
+            wait(&mut done);
         }
-        while progress.done.load(Ordering::Acquire) < broadcasts {
-            // sleep: as above.
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        println!("deliveries {}\nnanoseconds {}", members * broadcasts, began.elapsed().as_nanos());
-        println!("{}", publisher.report());
-        progress.stop.store(true, Ordering::Release);
-    });
+        publisher.publish(&Bytes::from(frame(seq, len)));
+    }
+    while done < broadcasts {
+        wait(&mut done);
+    }
+    println!("deliveries {}\nnanoseconds {}", members * broadcasts, began.elapsed().as_nanos());
+    println!("{}", publisher.report());
+    drop(receiver.child.stdin.take());
+    assert!(receiver.child.wait().expect("it ends").success(), "the receiver has found something wrong");
 }
 
 fn limits() -> SharedLimits {
@@ -126,29 +158,26 @@ fn cpu_ticks(name: &str) -> u64 {
         .sum()
 }
 
-fn epoxide_server(members: usize) -> (Runtime, Vec<SharedWriter>, Vec<TcpStream>) {
-    let (writers, shared) = channel();
+/// A server that hands every connection's writing half out.
+fn epoxide_server(len: usize, members: usize, broadcasts: usize) -> (Runtime, Vec<WriteHalf>, Receiver) {
+    let (writers, halves) = channel();
     let mut builder = Runtime::builder();
     builder.reactors(1);
     builder.listen("127.0.0.1:0", move |conn: Connection| {
-        let writers: Sender<SharedWriter> = writers.clone();
+        let writers: Sender<WriteHalf> = writers.clone();
         async move {
             let _silent = conn.suspend_read_timeout();
             conn.set_nodelay(true)?;
-            let (mut reader, writer) = conn.into_shared(limits());
+            let (mut reader, writer) = conn.into_split();
             let _ = writers.send(writer);
             while reader.read().await?.is_some() {}
             std::io::Result::Ok(())
         }
     });
     let runtime = builder.build().expect("the runtime starts");
-    let addr = runtime.local_addrs()[0];
-    let (peers, writers) = (0..members).map(|_| (connect(addr), shared.recv().expect("it is accepted"))).unzip();
-    (runtime, writers, peers)
-}
-
-fn connect(addr: SocketAddr) -> TcpStream {
-    TcpStream::connect(addr).expect("the server accepts")
+    let receiver = Receiver::start(runtime.local_addrs()[0], members, len, broadcasts);
+    let writers = (0..members).map(|_| halves.recv().expect("it is accepted")).collect();
+    (runtime, writers, receiver)
 }
 
 /// What the counters of a reactor say about the broadcasts.
@@ -196,7 +225,7 @@ struct Inbox {
     posted: bool,
 }
 
-struct Funnel(Arc<Mutex<Inbox>>, Arc<Vec<SharedWriter>>, Meter);
+struct Funnel(Arc<Mutex<Inbox>>, Arc<Mutex<Vec<WriteHalf>>>, Meter);
 
 impl Publisher for Funnel {
     fn publish(&mut self, frame: &Bytes) {
@@ -213,9 +242,16 @@ impl Publisher for Funnel {
                 inbox.posted = false;
                 std::mem::take(&mut inbox.frames)
             };
-            for writer in writers.iter() {
+            for writer in writers.lock().expect("as above").iter_mut() {
                 for frame in &frames {
-                    assert!(!matches!(writer.send(frame.clone()), SendOutcome::Refused(..)));
+                    let staged =
+                        if frame.len() <= COPIED { writer.stage(frame) } else { writer.stage_bytes(frame.clone()) };
+                    staged.expect("there is room");
+                }
+                // What the socket refuses goes out at its edge.
+                match writer.try_flush() {
+                    Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => panic!("{error}"),
+                    _ => {}
                 }
             }
         });
@@ -227,7 +263,10 @@ impl Publisher for Funnel {
     }
 }
 
-struct WithTokio(Vec<tokio::sync::mpsc::UnboundedSender<Bytes>>, #[allow(dead_code, reason = "as above")] tokio::runtime::Runtime);
+struct WithTokio(
+    Vec<tokio::sync::mpsc::UnboundedSender<Bytes>>,
+    #[allow(dead_code, reason = "as above")] tokio::runtime::Runtime,
+);
 
 impl Publisher for WithTokio {
     fn publish(&mut self, frame: &Bytes) {
@@ -248,7 +287,9 @@ async fn forward(mut stream: tokio::net::TcpStream, mut frames: tokio::sync::mps
     let mut batch = Vec::new();
     while frames.recv_many(&mut batch, 64).await > 0 {
         if let [frame] = &mut batch[..] {
-            if stream.write_all(frame).await.is_err() { return }
+            if stream.write_all(frame).await.is_err() {
+                return;
+            }
             batch.clear();
             continue;
         }
@@ -260,47 +301,54 @@ async fn forward(mut stream: tokio::net::TcpStream, mut frames: tokio::sync::mps
                 let taken = n.min(first.len());
                 first.advance(taken);
                 n -= taken;
-                if !first.is_empty() { break }
+                if !first.is_empty() {
+                    break;
+                }
                 left.pop_front();
             }
         }
     }
 }
 
-fn tokio_server(members: usize) -> (WithTokio, Vec<TcpStream>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build().expect("tokio starts");
+fn tokio_server(len: usize, members: usize, broadcasts: usize) -> (WithTokio, Receiver) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build().expect("tokio starts");
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
-    let addr = listener.local_addr().expect("it is bound");
-    let (channels, peers) = (0..members)
+    let receiver = Receiver::start(listener.local_addr().expect("it is bound"), members, len, broadcasts);
+    let channels = (0..members)
         .map(|_| {
-            let peer = connect(addr);
-            let served = listener.accept().expect("it has just connected").0;
+            let served = listener.accept().expect("it connects").0;
             served.set_nonblocking(true).expect("a socket can be made nonblocking");
             served.set_nodelay(true).expect("as above");
             let (channel, frames) = tokio::sync::mpsc::unbounded_channel();
-            runtime.spawn(async move { forward(tokio::net::TcpStream::from_std(served).expect("it is registered"), frames).await });
-            (channel, peer)
+            runtime.spawn(async move {
+                forward(tokio::net::TcpStream::from_std(served).expect("it is registered"), frames).await
+            });
+            channel
         })
-        .unzip();
-    (WithTokio(channels, runtime), peers)
+        .collect();
+    (WithTokio(channels, runtime), receiver)
 }
 
 /// `false`: no such program.
 pub fn run(who: &str, members: usize, len: usize, broadcasts: usize) -> bool {
     match who {
         "hub-epoxide" | "hub-sequenced" => {
-            let (runtime, writers, peers) = epoxide_server(members);
-            let hub = Hub::new(HubOptions { sequenced: who == "hub-sequenced", bytes: 1 << 30, ..HubOptions::default() }).expect("good options");
-            let joined = writers.into_iter().map(|writer| hub.join(writer).expect("it is open")).collect();
-            drive(WithHub(hub, Meter::new(runtime), joined), peers, len, broadcasts);
+            let (runtime, writers, receiver) = epoxide_server(len, members, broadcasts);
+            let options = HubOptions { sequenced: who == "hub-sequenced", bytes: 1 << 30, ..HubOptions::default() };
+            let hub = Hub::new(options).expect("good options");
+            let join = |writer: WriteHalf| hub.join(writer.into_shared(limits())).expect("it is open");
+            let joined = writers.into_iter().map(join).collect();
+            drive(WithHub(hub, Meter::new(runtime), joined), receiver, members, len, broadcasts);
         }
         "hub-funnel" => {
-            let (runtime, writers, peers) = epoxide_server(members);
-            drive(Funnel(Arc::default(), Arc::new(writers), Meter::new(runtime)), peers, len, broadcasts);
+            let (runtime, writers, receiver) = epoxide_server(len, members, broadcasts);
+            let funnel = Funnel(Arc::default(), Arc::new(Mutex::new(writers)), Meter::new(runtime));
+            drive(funnel, receiver, members, len, broadcasts);
         }
         "hub-tokio" => {
-            let (publisher, peers) = tokio_server(members);
-            drive(publisher, peers, len, broadcasts);
+            let (publisher, receiver) = tokio_server(len, members, broadcasts);
+            drive(publisher, receiver, members, len, broadcasts);
         }
         _ => return false,
     }

@@ -14,9 +14,18 @@ const USAGE: &str = "usage: micro {epoxide|tokio|async-executor} {empty|spawn|yi
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [who, addr, numbers @ ..] = &args[..]
+        && who == "hub-receive"
+        && let Ok(addr) = addr.parse()
+        && let [members, len, broadcasts] = numbers.iter().filter_map(|n| n.parse().ok()).collect::<Vec<_>>()[..]
+    {
+        hub::receive(addr, members, len, broadcasts);
+        return ExitCode::SUCCESS;
+    }
     if let [who, numbers @ ..] = &args[..]
         && let [members, len, broadcasts] = numbers.iter().filter_map(|n| n.parse().ok()).collect::<Vec<_>>()[..]
-        && members > 0 && len >= 4
+        && members > 0
+        && len >= 4
         && hub::run(who, members, len, broadcasts)
     {
         return ExitCode::SUCCESS;
