@@ -61,17 +61,17 @@ pub struct CheckOrigin {
 
 impl Callback for CheckOrigin {
     fn on_request(self, request: &Request, response: Response) -> Result<Response, ErrorResponse> {
-        let refuse = |status: StatusCode, why: &str| {
+        let refusal = |status: StatusCode, why: &str| {
             let mut response = ErrorResponse::new(Some(format!("{why}\n")));
             *response.status_mut() = status;
-            Err(response)
+            response
         };
         if request.uri().path() != self.path {
-            return refuse(StatusCode::NOT_FOUND, "no such path");
+            return Err(refusal(StatusCode::NOT_FOUND, "no such path"));
         }
         match (request.headers().get("Origin"), &self.allowed) {
             (Some(origin), Some(allowed)) if origin.as_bytes() != allowed.as_bytes() => {
-                refuse(StatusCode::FORBIDDEN, "this origin may not connect")
+                Err(refusal(StatusCode::FORBIDDEN, "this origin may not connect"))
             }
             _ => Ok(response),
         }
@@ -125,7 +125,7 @@ impl Session {
         Self { state }
     }
 
-    /// Takes received bytes; [`next`](Self::next) says what they mean, until it wants more.
+    /// Takes received bytes; [`event`](Self::event) says what they mean, until it wants more.
     pub fn feed(&mut self, bytes: &[u8]) {
         if let Some(memory) = self.memory() {
             memory.input.extend_from_slice(bytes);
@@ -133,7 +133,7 @@ impl Session {
     }
 
     /// The next thing that the received bytes say, and what is to be sent because of it.
-    pub fn next(&mut self) -> (Event, Vec<u8>) {
+    pub fn event(&mut self) -> (Event, Vec<u8>) {
         let event = match &mut self.state {
             State::Open(socket) => match socket.read() {
                 Ok(Message::Close(_)) => {
@@ -142,7 +142,7 @@ impl Session {
                     Event::End
                 }
                 Ok(Message::Pong(_)) => Event::Pong,
-                Ok(Message::Ping(_) | Message::Frame(_)) => return self.next(),
+                Ok(Message::Ping(_) | Message::Frame(_)) => return self.event(),
                 Ok(message) => Event::Message(message),
                 Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => Event::More,
                 Err(error) => {

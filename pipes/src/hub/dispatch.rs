@@ -5,13 +5,14 @@
 
 use crate::hub::core::{Core, add};
 use crate::hub::member::{Inner, MemberId, now};
+use crate::hub::message::{BroadcastError, Message, Tally};
 use crate::hub::options::{Policy, Slow, Verdict};
 use crate::hub::roster::Begun;
 use bytes::Bytes;
 use epoxide::{ReactorHandle, Refusal, SendOutcome, time, yield_now};
 use std::fmt;
 use std::future::Future;
-use std::io;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -21,105 +22,6 @@ use std::time::{Duration, Instant};
 
 /// Chunks of the list that a paced broadcast serves in one turn: 256 members.
 const TURN: usize = 4;
-
-/// What a broadcast sends, and to whom. Made from anything that [`Bytes`] is made from.
-#[derive(Clone, Debug)]
-pub struct Message {
-    pub(super) frame: Bytes,
-    pub(super) key: Option<u64>,
-    pub(super) except: Option<MemberId>,
-}
-
-impl Message {
-    /// One frame, to everybody.
-    pub fn new(frame: impl Into<Bytes>) -> Self {
-        Self { frame: frame.into(), key: None, except: None }
-    }
-
-    /// With [`Policy::Latest`]: takes the place of a frame of the same key that waits still.
-    pub fn key(mut self, key: u64) -> Self {
-        self.key = Some(key);
-        self
-    }
-
-    /// Not to this member.
-    pub fn except(mut self, member: MemberId) -> Self {
-        self.except = Some(member);
-        self
-    }
-}
-
-impl<T: Into<Bytes>> From<T> for Message {
-    fn from(frame: T) -> Self {
-        Self::new(frame)
-    }
-}
-
-/// What a broadcast came to. `sent` and `queued` say where a frame is, not that a peer has seen it.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Tally {
-    /// Counts the hub's broadcasts from 1; with [`HubOptions::sequenced`](crate::hub::HubOptions::sequenced) it is the order that all members see.
-    pub number: u64,
-    /// Members whose kernel buffer has all of it.
-    pub sent: usize,
-    /// Members for whom it waits.
-    pub queued: usize,
-    /// Members that miss it because a limit was reached; the policy says what became of them.
-    pub refused: usize,
-    /// Members whose connection turned out to have ended.
-    pub ended: usize,
-}
-
-/// Why there was no broadcast; the frame comes back.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BroadcastError {
-    /// The hub is closed.
-    Closed(Bytes),
-    /// Members have yet to take [`HubOptions::bytes`](crate::hub::HubOptions::bytes) of payloads.
-    Full(Bytes),
-}
-
-impl BroadcastError {
-    /// The frame.
-    pub fn into_inner(self) -> Bytes {
-        match self {
-            Self::Closed(frame) | Self::Full(frame) => frame,
-        }
-    }
-}
-
-impl fmt::Debug for BroadcastError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Closed(_) => "Closed(..)",
-            Self::Full(_) => "Full(..)",
-        })
-    }
-}
-
-impl fmt::Display for BroadcastError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Closed(_) => "cannot broadcast: the hub is closed",
-            Self::Full(_) => "cannot broadcast: members have yet to take too many bytes (HubOptions::bytes)",
-        })
-    }
-}
-
-impl std::error::Error for BroadcastError {}
-
-impl From<BroadcastError> for io::Error {
-    /// `NotConnected` or `QuotaExceeded`.
-    fn from(error: BroadcastError) -> Self {
-        let kind = match error {
-            BroadcastError::Closed(_) => io::ErrorKind::NotConnected,
-            BroadcastError::Full(_) => io::ErrorKind::QuotaExceeded,
-        };
-        Self::new(kind, error)
-    }
-}
 
 /// A member without room.
 struct Trouble {
@@ -366,7 +268,8 @@ fn apply(core: &Core, member: &Arc<Inner>, why: Refusal) {
                 add(&core.counters.panics, 1);
                 // Its drop is user code too.
                 if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                    std::mem::forget(again);
+                    // And so would this one's be: leaked.
+                    let _ = ManuallyDrop::new(again);
                 }
                 Verdict::Disconnect
             })

@@ -52,6 +52,7 @@ mod dispatch;
 mod farewell;
 mod list;
 mod member;
+mod message;
 mod options;
 mod roster;
 mod sync;
@@ -59,9 +60,10 @@ mod watch;
 
 pub use self::core::JoinError;
 pub use counters::HubStats;
-pub use dispatch::{BroadcastError, Message, Paced, Tally};
+pub use dispatch::Paced;
 pub use farewell::{CloseHub, CloseReport};
 pub use member::{Leave, Member, MemberId};
+pub use message::{BroadcastError, Message, Tally};
 pub use options::{BacklogLimits, HubOptions, Policy, Slow, Verdict, websocket_close};
 
 use self::core::Core;

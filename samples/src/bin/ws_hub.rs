@@ -109,7 +109,7 @@ async fn serve(mut conn: Connection, app: App) -> io::Result<()> {
         let Some(data) = conn.read_idle().await? else { return Ok(()) };
         session.feed(&data);
         drop(data);
-        let (event, answer) = session.next();
+        let (event, answer) = session.event();
         conn.send_all(&answer).await?;
         match event {
             Event::Open => break,
@@ -150,7 +150,7 @@ async fn messages(reader: &mut ReadHalf, member: &Member, mut session: Session, 
     loop {
         // Also what came with the handshake.
         loop {
-            let (event, answer) = session.next();
+            let (event, answer) = session.event();
             match event {
                 Event::More => {
                     control(member, answer);
