@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use epoxide::{SendOutcome, SharedLimits};
 use epoxide_pipes::hub::{BacklogLimits, BroadcastError, Hub, HubOptions, JoinError, Message, Policy, websocket_close};
-use epoxide_tests_e2e::broadcast::{Joined, frame, hub, join, numbers, tight, until, writer as writer_of};
+use epoxide_tests_e2e::broadcast::{FRAME, Joined, frame, hub, join, numbers, tight, until, writer as writer_of};
 use epoxide_tests_e2e::{Case, Ending, Peer, Server, block_within, loopback, sharing, wait_until};
 
 const HANG: Duration = Duration::from_secs(30);
