@@ -16,6 +16,7 @@
 //! `EPOXIDE_ROUNDS` sets how often the racing loops go round (see [`rounds`]).
 
 mod baseline;
+pub mod broadcast;
 mod case;
 mod diag;
 mod exec;
