@@ -214,7 +214,7 @@ fn everything_is_legal_inside_a_handler_and_a_broadcast() {
                 .0
                 .broadcast("from a drop")
                 .map(|tally| self.1.fetch_add(tally.sent + tally.queued, Ordering::SeqCst));
-            let _ = self.0.close(Duration::from_secs(5));
+            drop(self.0.close(Duration::from_secs(5)));
         }
     }
     let case = Case::start();
@@ -250,6 +250,6 @@ fn everything_is_legal_inside_a_handler_and_a_broadcast() {
         assert_eq!(rest, expected);
         assert!(wait_until(HANG, || dropped.load(Ordering::SeqCst) == 1));
         let mut nothing = [0];
-        assert_eq!((&*peer.stream()).read(&mut nothing).unwrap(), 0);
+        assert_eq!(peer.stream().read(&mut nothing).unwrap(), 0);
     }
 }
