@@ -28,8 +28,10 @@ pub(crate) fn sendfile(socket: BorrowedFd<'_>, file: BorrowedFd<'_>, at: u64, co
     let mut offset = libc::off_t::try_from(at).map_err(|_| Errno::EOVERFLOW)?;
     let quiet = NoSigpipe::begin()?;
     let result = super::retry(|| {
-        // SAFETY: both descriptors are borrowed, so they are open; the offset is a live off_t of ours.
-        let n = unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, count) };
+        let n = super::seam!(SendFile, socket, count, count =>
+            // SAFETY: both descriptors are borrowed, so they are open; the offset is a live off_t of ours.
+            unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, count) }
+        );
         Errno::result(n)
     });
     if result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) {

@@ -36,19 +36,21 @@ pub(crate) fn peek(fd: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<usize> {
 #[inline(always)]
 fn recv_flags(fd: BorrowedFd<'_>, space: &mut [u8], flags: MsgFlags) -> io::Result<usize> {
     loop {
-        // SAFETY: recvfrom(2) writes at most `space.len()` bytes to `space`, which is ours alone for the call; null
-        // for the address and its length is what recv(2) passes.
-        let n = unsafe {
-            libc::syscall(
-                libc::SYS_recvfrom,
-                c_long::from(fd.as_raw_fd()),
-                space.as_mut_ptr(),
-                space.len(),
-                c_long::from(flags.bits()),
-                0 as c_long,
-                0 as c_long,
-            )
-        };
+        let n = super::seam!(Recv, fd, space.len(), len =>
+            // SAFETY: recvfrom(2) writes at most `len` bytes, no more than `space` has, to `space`, which is ours alone for
+            // the call; null for the address and its length is what recv(2) passes.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_recvfrom,
+                    c_long::from(fd.as_raw_fd()),
+                    space.as_mut_ptr(),
+                    len,
+                    c_long::from(flags.bits()),
+                    0 as c_long,
+                    0 as c_long,
+                )
+            }
+        );
         if let Some(result) = returned(n) {
             return result;
         }
@@ -59,19 +61,21 @@ fn recv_flags(fd: BorrowedFd<'_>, space: &mut [u8], flags: MsgFlags) -> io::Resu
 #[inline]
 pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     loop {
-        // SAFETY: sendto(2) reads at most `bytes.len()` bytes of `bytes`, which is borrowed for the call; null for the
-        // address and its length is what send(2) passes.
-        let n = unsafe {
-            libc::syscall(
-                libc::SYS_sendto,
-                c_long::from(fd.as_raw_fd()),
-                bytes.as_ptr(),
-                bytes.len(),
-                c_long::from(SEND.bits()),
-                0 as c_long,
-                0 as c_long,
-            )
-        };
+        let n = super::seam!(Send, fd, bytes.len(), len =>
+            // SAFETY: sendto(2) reads at most `len` bytes, no more than there are, of `bytes`, which is borrowed for the
+            // call; null for the address and its length is what send(2) passes.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_sendto,
+                    c_long::from(fd.as_raw_fd()),
+                    bytes.as_ptr(),
+                    len,
+                    c_long::from(SEND.bits()),
+                    0 as c_long,
+                    0 as c_long,
+                )
+            }
+        );
         if let Some(result) = returned(n) {
             return result;
         }
@@ -93,7 +97,11 @@ fn returned(n: c_long) -> Option<io::Result<usize>> {
 /// sendmsg(2) over at most [`IOV_MAX`] slices (more are refused with EMSGSIZE).
 #[inline]
 pub(crate) fn send_vectored(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    super::retry(|| socket::sendmsg::<SockaddrStorage>(fd.as_raw_fd(), slices, &[], SEND, None))
+    super::retry(|| {
+        #[cfg(epoxide_chaos)]
+        let slices = super::chaos::cut(fd, slices)?;
+        socket::sendmsg::<SockaddrStorage>(fd.as_raw_fd(), slices, &[], SEND, None)
+    })
 }
 
 #[cfg(test)]
