@@ -1,0 +1,76 @@
+//! Job: a stop or a drain at a random moment of an echo: everything settles, and what is cut does not look whole.
+//! State owned: none. Thread class: the driver's thread; handlers and parties run anywhere.
+
+use std::time::Duration;
+
+use epoxide::Connection;
+use epoxide_tests_e2e::loopback;
+
+use super::{Echo, connect_all, length, start_client};
+use crate::trial::{Place, Trial};
+
+pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
+    let echo = Echo::new(trial);
+    let handler = echo.clone();
+    trial.start(|b| {
+        b.listen(loopback(), move |connection: Connection| handler.clone().serve(connection));
+    })?;
+    echo.started(trial);
+    let addr = trial.runtime().local_addrs()[0];
+    let count = 1 + trial.rng.below(6) as usize;
+    let connections = connect_all(trial, addr, count)?;
+    let mut clients = Vec::new();
+    for (i, connection) in connections.into_iter().enumerate() {
+        let len = length(&mut trial.rng) * 4;
+        clients.extend(start_client(trial, i, connection, len));
+    }
+    // Connects and sleeps that meet the end.
+    let mut late = Vec::new();
+    for i in 0..4 {
+        let (place, reactor) = (trial.anywhere(), trial.runtime().handles()[i % 2].clone());
+        let wait = Duration::from_micros(trial.rng.below(8000));
+        late.push((
+            place,
+            trial.party(format!("late connect {i}"), place, move |note| async move {
+                epoxide::time::sleep(wait).await;
+                note.say("connecting late");
+                reactor.connect(addr).await.map(drop).is_ok()
+            }),
+        ));
+    }
+    // sleep: the random moment.
+    std::thread::sleep(Duration::from_micros(trial.rng.below(10_000)));
+    let grace = Duration::from_millis([0, 0, 5, 50][trial.rng.below(4) as usize]);
+    let note = trial.board.line("the stop");
+    note.say(format!("shutting down within {grace:?}"));
+    let runtime = trial.runtime();
+    let (done, report) = std::sync::mpsc::channel();
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ = done.send(runtime.shutdown_blocking(grace));
+        });
+        let result = report.recv_timeout(Duration::from_secs(20));
+        if result.is_err() {
+            // The thread cannot be ended, so neither can this one.
+            eprintln!("HANG: the runtime does not stop\n{}", trial.diagnosis());
+            std::process::exit(1);
+        }
+        result
+    });
+    if let Ok(Err(error)) = result {
+        return Err(format!("the runtime does not stop: {error}"));
+    }
+    note.say("");
+    for client in clients {
+        client.judge_cut(trial, &echo.ledger)?;
+    }
+    for (place, party) in late {
+        // On a thread of its own nobody may drop it: it must have settled.
+        match place {
+            Place::Thread => drop(trial.join(party)?),
+            _ => drop(trial.join_if_any(party)?),
+        }
+    }
+    drop(echo);
+    trial.finish_stopped()
+}
