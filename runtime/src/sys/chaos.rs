@@ -166,8 +166,26 @@ pub(super) enum Met {
     Go(usize),
     /// Not the call: this is what it returned.
     Returned(usize),
-    /// Not the call: it failed.
-    Failed(Errno),
+    /// Not the call: it failed, with this errno.
+    Failed(i32),
+}
+
+/// An errno of whichever crate makes the call.
+pub(super) trait Raw {
+    /// From its number.
+    fn raw(errno: i32) -> Self;
+}
+
+impl Raw for Errno {
+    fn raw(errno: i32) -> Self {
+        Self::from_raw(errno)
+    }
+}
+
+impl Raw for rustix::io::Errno {
+    fn raw(errno: i32) -> Self {
+        Self::from_raw_os_error(errno)
+    }
 }
 
 /// A door asks before its call, which would move `len` bytes.
@@ -178,13 +196,13 @@ pub(super) fn meet(call: Call, fd: BorrowedFd<'_>, len: usize) -> Met {
         // As the kernel does once the error was told.
         return match call {
             Call::Recv => Met::Returned(0),
-            _ => Met::Failed(Errno::EPIPE),
+            _ => Met::Failed(libc::EPIPE),
         };
     }
     match faults.call(call) {
         Fault::None => Met::Go(len),
-        Fault::Interrupted => Met::Failed(Errno::EINTR),
-        Fault::Errno(errno) => Met::Failed(Errno::from_raw(errno)),
+        Fault::Interrupted => Met::Failed(libc::EINTR),
+        Fault::Errno(errno) => Met::Failed(errno),
         Fault::Late(time) => {
             // sleep: the call is to be late.
             std::thread::sleep(time);
@@ -203,7 +221,7 @@ pub(super) fn meet(call: Call, fd: BorrowedFd<'_>, len: usize) -> Met {
                 Call::Recv => libc::POLLIN | libc::POLLRDHUP,
                 Call::Send | Call::SendFile => libc::POLLOUT,
                 // Level-triggered: it comes again by itself.
-                Call::Accept => return Met::Failed(Errno::EAGAIN),
+                Call::Accept => return Met::Failed(libc::EAGAIN),
                 _ => return Met::Go(len),
             };
             // Nothing to lie about: the kernel itself refuses, and promises the edge.
@@ -215,7 +233,7 @@ pub(super) fn meet(call: Call, fd: BorrowedFd<'_>, len: usize) -> Met {
                 // sleep: the edge is to come while the call is still under way.
                 std::thread::sleep(hold);
             }
-            Met::Failed(Errno::EAGAIN)
+            Met::Failed(libc::EAGAIN)
         }
         Fault::Reset(errno) => {
             // A unix socket has no reset.
@@ -223,7 +241,7 @@ pub(super) fn meet(call: Call, fd: BorrowedFd<'_>, len: usize) -> Met {
                 return Met::Go(len);
             }
             with(|state| state.dead.insert(raw));
-            Met::Failed(Errno::from_raw(errno))
+            Met::Failed(errno)
         }
     }
 }
@@ -232,7 +250,7 @@ pub(super) fn meet(call: Call, fd: BorrowedFd<'_>, len: usize) -> Met {
 pub(super) fn cut<'a, 'b>(fd: BorrowedFd<'_>, slices: &'a [IoSlice<'b>]) -> nix::Result<&'a [IoSlice<'b>]> {
     let all = slices.iter().map(|slice| slice.len()).sum();
     match meet(Call::Send, fd, all) {
-        Met::Failed(errno) => Err(errno),
+        Met::Failed(errno) => Err(Errno::from_raw(errno)),
         Met::Go(len) if len < all => {
             let mut sum = 0;
             let whole = slices.iter().take_while(|slice| {

@@ -1,4 +1,4 @@
-//! The doors to the kernel: the only room of the crate that calls libc or nix.
+//! The doors to the kernel: the only room of the crate that calls libc, nix or rustix.
 //!
 //! Job: one thin function per system call, safe to call, with `EINTR` dealt with at the door and the errno kept.
 //! State owned: none, except the signal slots in [`signal`].
@@ -24,7 +24,7 @@
 //! | [`error`] | none: the error that names the step and keeps the errno |
 //!
 //! Files that need `unsafe` opt in at their top and give a SAFETY comment per block:
-//! `chaos.rs`, `file.rs`, `io.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
+//! `chaos.rs`, `file.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
 
 use std::io as std_io;
 use std::time::Duration;
@@ -45,26 +45,19 @@ pub(crate) mod limits;
 pub(crate) mod signal;
 pub(crate) mod socket;
 
-/// The fault seam of a door that moves bytes: `$call` with `$len` bound to how many it may move. What a fault does instead
-/// looks like the bare call: -1 with errno, or a count. Without `--cfg epoxide_chaos` only the call is left.
+/// The fault seam of a door that moves bytes: how many of `$len` its call may move. What a fault does instead leaves the
+/// closure around the call.
+#[cfg(epoxide_chaos)]
 macro_rules! seam {
-    ($door:ident, $fd:expr, $bytes:expr, $len:ident => $call:expr) => {{
-        #[cfg(not(epoxide_chaos))]
-        {
-            let $len: usize = $bytes;
-            $call
+    ($call:ident, $fd:expr, $len:expr) => {
+        match $crate::sys::chaos::meet($crate::sys::chaos::Call::$call, $fd, $len) {
+            $crate::sys::chaos::Met::Go(len) => len,
+            $crate::sys::chaos::Met::Returned(n) => return Ok(n),
+            $crate::sys::chaos::Met::Failed(errno) => return Err($crate::sys::chaos::Raw::raw(errno)),
         }
-        #[cfg(epoxide_chaos)]
-        match $crate::sys::chaos::meet($crate::sys::chaos::Call::$door, $fd, $bytes) {
-            $crate::sys::chaos::Met::Go($len) => $call,
-            $crate::sys::chaos::Met::Returned(n) => n as _,
-            $crate::sys::chaos::Met::Failed(errno) => {
-                errno.set();
-                -1
-            }
-        }
-    }};
+    };
 }
+#[cfg(epoxide_chaos)]
 use seam;
 
 /// Repeats a call that a signal interrupted before it did anything, and turns the errno into an
@@ -84,7 +77,9 @@ fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> std_io::Result<T> {
 /// and spins, saturating at `i32::MAX` (24 days), and -1 for "for ever".
 fn timeout_ms(timeout: Option<Duration>) -> i32 {
     let Some(timeout) = timeout else { return -1 };
-    let ms = timeout.as_nanos().div_ceil(1_000_000);
+    // Not `as_nanos`: dividing 128 bits takes 80 instructions.
+    let whole = timeout.as_secs().saturating_mul(1000);
+    let ms = whole.saturating_add(u64::from(timeout.subsec_nanos().div_ceil(1_000_000)));
     i32::try_from(ms).unwrap_or(i32::MAX)
 }
 
