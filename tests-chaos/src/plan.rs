@@ -154,13 +154,16 @@ impl Plan {
             let often = [1, 2, 3, 5, 10, 30][rng.below(6) as usize];
             let (one_in, most) = match kind {
                 // Nothing but them would mean no progress.
-                RecvAgain | RecvAgainEarly | SendAgain | SendAgainEarly | FileAgain | RecvInterrupted
-                | SendInterrupted | AcceptAgain | AcceptInterrupted | WaitInterrupted | EventLate => {
+                RecvInterrupted | SendInterrupted | AcceptAgain | AcceptInterrupted | WaitInterrupted => {
                     (often + 1, u64::MAX)
                 }
-                RecvLate | SendLate | WaitLate => (often * 10, 300),
+                // These cost time, so there is an end of them.
+                RecvAgain | SendAgain | FileAgain | EventLate => (often + 1, 600),
+                RecvAgainEarly | SendAgainEarly => (often + 1, 400),
+                RecvLate | SendLate | WaitLate => (often * 10, 200),
+                RecvShort | SendShort | FileShort => (often, 4000),
                 ClockJump => (50 * often, 8),
-                _ => (often, u64::MAX),
+                _ => (often, 5000),
             };
             if rng.below(3) == 0 {
                 rules.push(Rule { kind, one_in, most });

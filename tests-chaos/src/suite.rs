@@ -6,9 +6,9 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
-
-use epoxide_tests_e2e::Watchdog;
 
 use crate::plan::{self, Plan};
 use crate::trial::{LIMIT, Trial};
@@ -23,11 +23,11 @@ const SHRINKING: Duration = Duration::from_secs(120);
 pub fn run_one(workload: Workload, seed: u64, without: &[usize]) -> Result<(), String> {
     let plan = Plan::new(seed, without);
     let shown = plan.to_string();
-    // For what hangs outside of a wait of the trial's own.
-    let watchdog = Watchdog::start(&format!("{} {shown}", workload.name), LIMIT * 2);
+    let again = Failure { workload: workload.name, seed, story: String::new() }.command(without);
+    alarm(Some(format!("{} still runs under {shown}\nagain: {again}", workload.name)));
     let mut trial = Trial::new(plan);
     let result = catch_unwind(AssertUnwindSafe(|| (workload.run)(&mut trial)));
-    drop(watchdog);
+    alarm(None);
     let what = match result {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(what)) => what,
@@ -40,6 +40,33 @@ pub fn run_one(workload: Workload, seed: u64, without: &[usize]) -> Result<(), S
     // Its threads may hang: nothing of it is touched again.
     std::mem::forget(trial);
     Err(format!("{} failed under {shown}\n{what}", workload.name))
+}
+
+/// What is to be said, and when.
+static ALARM: Mutex<Option<(Instant, String)>> = Mutex::new(None);
+
+/// For what hangs outside of a trial's own waits: ends the process, saying so. One thread for the whole run, as a trial
+/// counts threads.
+fn alarm(text: Option<String>) {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        let (here, arrived) = channel();
+        let watch = move || {
+            let _ = here.send(());
+            loop {
+                // sleep: between two looks at the clock.
+                std::thread::sleep(Duration::from_millis(500));
+                let due = ALARM.lock().unwrap_or_else(PoisonError::into_inner).take_if(|(at, _)| Instant::now() >= *at);
+                if let Some((_, text)) = due {
+                    eprintln!("HANG: {text}");
+                    std::process::abort();
+                }
+            }
+        };
+        let _ = std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread starts");
+        let _ = arrived.recv();
+    });
+    *ALARM.lock().unwrap_or_else(PoisonError::into_inner) = text.map(|text| (Instant::now() + LIMIT * 2, text));
 }
 
 /// What a run of many seeds came to.

@@ -35,7 +35,10 @@ pub(crate) fn peek(fd: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<usize> {
 fn recv_flags(fd: BorrowedFd<'_>, space: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
     uninterrupted(|| {
         #[cfg(epoxide_chaos)]
-        let space = &mut space[..super::seam!(Recv, fd, space.len())];
+        let space = {
+            let len = super::seam!(Recv, fd, space.len());
+            &mut space[..len]
+        };
         rustix::net::recv(fd, &mut *space, flags).map(|(n, _)| n)
     })
 }

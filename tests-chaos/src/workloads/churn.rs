@@ -83,7 +83,8 @@ async fn visit(mut connection: Connection, rng: &mut Rng, round: usize, note: &N
         return Ok(());
     }
     for _ in 0..=rng.below(3) {
-        let len = rng.below(20_000) as usize + 1;
+        let most = [10, 1000, 20_000][rng.below(3) as usize];
+        let len = rng.below(most) as usize + 1;
         note.say(format!("round {round}: asking for {len}"));
         connection.send_all(&(len as u64).to_le_bytes()).await.map_err(failed)?;
         if end == 1 {

@@ -118,7 +118,8 @@ fn next(shared: &Receiver<Accepted>, strict: bool, trial: &Trial) -> Result<Opti
 async fn publish(writer: SharedWriter, publisher: u8, frames: u32, mut rng: Rng, note: Note) -> Result<u32, String> {
     for number in 0..frames {
         note.say(format!("frame {number} of {frames}"));
-        let rest = rng.below([10, 300, 3000][rng.clone().below(3) as usize]) as usize;
+        let most = [10, 300, 3000][rng.below(3) as usize];
+        let rest = rng.below(most) as usize;
         let mut frame = vec![publisher];
         frame.extend_from_slice(&number.to_le_bytes());
         frame.extend_from_slice(&(rest as u32).to_le_bytes());
