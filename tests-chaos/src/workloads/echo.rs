@@ -27,7 +27,7 @@ pub(super) fn echo(trial: &mut Trial) -> Result<(), String> {
 fn attack(trial: &mut Trial, addr: SocketAddr, ledger: &Ledger) -> Result<(), String> {
     let strict = !trial.plan.is_harsh();
     let count = 1 + trial.rng.below(6) as usize;
-    let connections = connect_all(trial, addr, count)?;
+    let connections = connect_all(trial, addr, count, true)?;
     let mut clients = Vec::new();
     for (i, connection) in connections.into_iter().enumerate() {
         let len = length(&mut trial.rng);

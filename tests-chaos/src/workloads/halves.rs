@@ -26,7 +26,7 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
     let strict = !trial.plan.is_harsh();
     let addr = trial.runtime().local_addrs()[0];
     let count = 1 + trial.rng.below(4) as usize;
-    let clients = connect_all(trial, addr, count)?;
+    let clients = connect_all(trial, addr, count, true)?;
     let mut ends = Vec::new();
     for client in clients {
         let Ok(name) = client.local_addr() else { continue };

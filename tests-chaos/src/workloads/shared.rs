@@ -40,7 +40,7 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
     let addr = trial.runtime().local_addrs()[0];
     let count = 1 + trial.rng.below(3) as usize;
     let mut readers = Vec::new();
-    for connection in connect_all(trial, addr, count)? {
+    for connection in connect_all(trial, addr, count, true)? {
         let Ok(name) = connection.local_addr() else { continue };
         // The write half stays: our FIN would end what we want to read.
         let (reader, writer) = connection.into_split();

@@ -18,7 +18,7 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
     echo.started(trial);
     let addr = trial.runtime().local_addrs()[0];
     let count = 1 + trial.rng.below(6) as usize;
-    let connections = connect_all(trial, addr, count)?;
+    let connections = connect_all(trial, addr, count, true)?;
     let mut clients = Vec::new();
     for (i, connection) in connections.into_iter().enumerate() {
         let len = length(&mut trial.rng) * 4;

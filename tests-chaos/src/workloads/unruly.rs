@@ -20,7 +20,8 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
     let addr = trial.runtime().local_addrs()[0];
     let count = 2 + trial.rng.below(8) as usize;
     trial.panics = count as u64;
-    let connections = connect_all(trial, addr, count)?;
+    // A handler may reset before the connect is seen to be decided.
+    let connections = connect_all(trial, addr, count, false)?;
     let mut clients = Vec::new();
     for (i, connection) in connections.into_iter().enumerate() {
         let len = length(&mut trial.rng);

@@ -30,7 +30,7 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
     let strict = !trial.plan.is_harsh();
     let addr = trial.runtime().local_addrs()[0];
     let count = 1 + trial.rng.below(3) as usize;
-    let connections = connect_all(trial, addr, count)?;
+    let connections = connect_all(trial, addr, count, true)?;
     let mut clients = Vec::new();
     for (i, connection) in connections.into_iter().enumerate() {
         let len = length(&mut trial.rng).min(20_000);
