@@ -173,7 +173,9 @@ impl Plan {
         if seed % 2 == 1 {
             for _ in 0..=rng.below(2) {
                 let kind = HARSH[rng.below(HARSH.len() as u64) as usize];
-                let one_in = [3, 10, 30, 100][rng.below(4) as usize];
+                let rare = matches!(kind, AcceptStarved | AddNoMemory | SocketStarved | ConnectFails);
+                // There are few connects and many reads.
+                let one_in = if rare { [1, 2, 3, 6] } else { [3, 10, 30, 100] }[rng.below(4) as usize];
                 rules.push(Rule { kind, one_in, most: 1 + rng.below(3) });
             }
         }

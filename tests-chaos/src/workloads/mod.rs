@@ -243,30 +243,14 @@ impl Client {
         let sent = trial.join(self.sent)?;
         let got = trial.join(self.got)?;
         settle(ledger, self.addr, &got);
-        crate::verdict::echoed(
-            &self.name,
-            strict,
-            trial.plan.is_harsh(),
-            self.len,
-            &sent,
-            &got,
-            ledger.of(self.addr).as_ref(),
-        )
+        crate::verdict::echoed(&self.name, strict, self.len, &sent, &got, ledger.of(self.addr).as_ref())
     }
 
     /// The same where the runtime may have been stopped under it.
     pub(crate) fn judge_cut(self, trial: &Trial, ledger: &Ledger) -> Result<(), String> {
         let sent = trial.join_if_any(self.sent)?.unwrap_or_else(|| Err("dropped".into()));
         let Some(got) = trial.join_if_any(self.got)? else { return Ok(()) };
-        crate::verdict::echoed(
-            &self.name,
-            false,
-            trial.plan.is_harsh(),
-            self.len,
-            &sent,
-            &got,
-            ledger.of(self.addr).as_ref(),
-        )
+        crate::verdict::echoed(&self.name, false, self.len, &sent, &got, ledger.of(self.addr).as_ref())
     }
 }
 
