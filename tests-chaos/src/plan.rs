@@ -245,7 +245,8 @@ impl Director {
         let number = self.met[at][0].fetch_add(1, Ordering::Relaxed);
         let mut rng = Rng::new(self.plan.seed ^ (index as u64) << 48 ^ number << 8);
         let _ = rng.next_u64();
-        let hit = rng.next_u64() / 11 % rule.one_in == 0 && self.met[at][1].fetch_add(1, Ordering::Relaxed) < rule.most;
+        let hit = (rng.next_u64() / 11).is_multiple_of(rule.one_in)
+            && self.met[at][1].fetch_add(1, Ordering::Relaxed) < rule.most;
         if hit {
             HITS[rule.kind as usize].fetch_add(1, Ordering::Relaxed);
         }

@@ -3,6 +3,7 @@
 //!
 //! A hang cannot be undone, so a process ends with its first failure; shrinking runs each attempt in a process of its own.
 
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
@@ -38,7 +39,7 @@ pub fn run_one(workload: Workload, seed: u64, without: &[usize]) -> Result<(), S
         }
     };
     // Its threads may hang: nothing of it is touched again.
-    std::mem::forget(trial);
+    let _left = ManuallyDrop::new(trial);
     Err(format!("{} failed under {shown}\n{what}", workload.name))
 }
 

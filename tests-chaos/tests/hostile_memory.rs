@@ -120,8 +120,8 @@ fn a_client_that_has_gone_costs_nothing() {
         assert!(wait_until(SOON, || server.stats().open == 0), "{:?}", server.stats());
         resident_bytes().unwrap()
     });
-    let first = rounds.by_ref().nth(1).unwrap();
-    let last = rounds.last().unwrap();
+    let first = rounds.nth(1).unwrap();
+    let last = rounds.next_back().unwrap();
     let each = last.saturating_sub(first) / 2000;
     assert!(each <= 512, "a client that has gone costs {each} bytes");
 }

@@ -24,7 +24,7 @@
 //! | [`error`] | none: the error that names the step and keeps the errno |
 //!
 //! Files that need `unsafe` opt in at their top and give a SAFETY comment per block:
-//! `chaos.rs`, `file.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
+//! `chaos/look.rs`, `file.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
 
 use std::io as std_io;
 use std::time::Duration;

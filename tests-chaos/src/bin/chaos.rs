@@ -2,14 +2,14 @@
 //! Job: the command line. State owned: none. Thread class: the main thread.
 
 #[cfg(not(epoxide_chaos))]
-fn main() {
+fn main() -> std::process::ExitCode {
     eprintln!("built without the fault seam: RUSTFLAGS=\"--cfg epoxide_chaos\" is missing (ci/chaos sets it)");
-    std::process::exit(2);
+    std::process::ExitCode::from(2)
 }
 
 #[cfg(epoxide_chaos)]
-fn main() {
-    std::process::exit(driver::main());
+fn main() -> std::process::ExitCode {
+    std::process::ExitCode::from(driver::main())
 }
 
 #[cfg(epoxide_chaos)]
@@ -56,7 +56,7 @@ mod driver {
         verbose: bool,
     }
 
-    pub(super) fn main() -> i32 {
+    pub(super) fn main() -> u8 {
         let args = Args::parse();
         // A handler that panics does so by design; its message would bury the report.
         std::panic::set_hook(Box::new(|info| {
@@ -122,7 +122,7 @@ mod driver {
         0
     }
 
-    fn failed(failure: &Failure, as_it_is: bool) -> i32 {
+    fn failed(failure: &Failure, as_it_is: bool) -> u8 {
         eprintln!("{}", failure.story);
         eprintln!("again: {}", failure.command(&[]));
         if !as_it_is {

@@ -69,13 +69,10 @@ pub(super) fn relay(trial: &mut Trial) -> Result<(), String> {
 
 async fn proxy(mut connection: Connection, to: SocketAddr, mut rng: Rng) -> Served {
     let Some(reactor) = ReactorHandle::current() else { return Served::Cut };
-    let upstream = match reactor.connect(to).await {
-        Ok(upstream) => upstream,
-        Err(_) => {
-            // What the client gets must not look like an answer.
-            connection.reset();
-            return Served::Cut;
-        }
+    let Ok(upstream) = reactor.connect(to).await else {
+        // What the client gets must not look like an answer.
+        connection.reset();
+        return Served::Cut;
     };
     let closers = [connection.close_handle(), upstream.close_handle()];
     let (client_reads, client_writes) = connection.into_split();

@@ -92,9 +92,9 @@ impl Echo {
                 let other = self.reactors.get().and_then(|all| all.last().cloned());
                 let note = note.clone();
                 let task = move || async move { echo_some(connection, usize::MAX, rng, &note).await.1 };
-                match other.map(|reactor| reactor.spawn_with(task)) {
-                    Some(Ok(task)) => task.await.unwrap_or(Some(Served::Cut)),
-                    _ => Some(Served::Cut),
+                match other.and_then(|reactor| reactor.spawn_with(task).ok()) {
+                    Some(task) => task.await.unwrap_or(Some(Served::Cut)),
+                    None => Some(Served::Cut),
                 }
             }
         };

@@ -41,26 +41,12 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
     // sleep: the random moment.
     std::thread::sleep(Duration::from_micros(trial.rng.below(10_000)));
     let grace = Duration::from_millis([0, 0, 5, 50][trial.rng.below(4) as usize]);
-    let note = trial.board.line("the stop");
-    note.say(format!("shutting down within {grace:?}"));
-    let runtime = trial.runtime();
-    let (done, report) = std::sync::mpsc::channel();
-    let result = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let _ = done.send(runtime.shutdown_blocking(grace));
-        });
-        let result = report.recv_timeout(Duration::from_secs(20));
-        if result.is_err() {
-            // The thread cannot be ended, so neither can this one.
-            eprintln!("HANG: the runtime does not stop\n{}", trial.diagnosis());
-            std::process::exit(1);
-        }
-        result
+    let stop = trial.runtime().shutdown(grace);
+    let stop = trial.party(format!("the stop within {grace:?}"), Place::Thread, |note| {
+        note.say("shutting down");
+        stop
     });
-    if let Ok(Err(error)) = result {
-        return Err(format!("the runtime does not stop: {error}"));
-    }
-    note.say("");
+    let _ = trial.join(stop)?;
     for client in clients {
         client.judge_cut(trial, &echo.ledger)?;
     }

@@ -1,9 +1,10 @@
 //! Job: handlers that panic, let go, reset, are aborted, or take the connection to another thread and end it there.
 //! State owned: none. Thread class: the driver's thread; handlers and parties run anywhere.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use epoxide::{Connection, spawn_local, workers as pool};
+use epoxide::{Connection, chaos, spawn_local, workers as pool};
 use epoxide_tests_e2e::{Rng, loopback, provoke_panic};
 
 use super::{Echo, connect_all, echo_some, length, start_client};
@@ -39,7 +40,7 @@ async fn misbehave(echo: Echo, connection: Connection) {
     let mut rng = Rng::new(echo.seed ^ u64::from(client.port()));
     let note = echo.board.line(format!("unruly handler of {client}"));
     let rounds = rng.below(12) as usize;
-    let how = rng.below(8);
+    let how = rng.below(12);
     let next = Rng::new(rng.next_u64());
     if how == 0 {
         // Aborted from another task, at any moment of its work.
@@ -59,6 +60,11 @@ async fn misbehave(echo: Echo, connection: Connection) {
         })
         .detach();
         let _ = task.await;
+        note.say("");
+        return;
+    }
+    if how > 8 {
+        interrupted(echo, connection, client, how, rng).await;
         note.say("");
         return;
     }
@@ -86,6 +92,7 @@ async fn misbehave(echo: Echo, connection: Connection) {
         4 => drop(connection),
         5 => drop(std::thread::Builder::new().name("party".into()).spawn(move || drop(connection))),
         6 => connection.close_handle().close(),
+        8 => connection.set_deadline(Some(chaos::now()), "whim"),
         _ => {
             // Half of it goes first, the rest elsewhere.
             let (reader, writer) = connection.into_split();
@@ -93,4 +100,29 @@ async fn misbehave(echo: Echo, connection: Connection) {
             pool::spawn(async move { drop(reader) }).detach();
         }
     }
+}
+
+/// Ended from outside while it echoes: by its close handle on a worker, or by a deadline.
+async fn interrupted(echo: Echo, connection: Connection, client: SocketAddr, how: u64, mut rng: Rng) {
+    let note = echo.board.line(format!("interrupted handler of {client}"));
+    let wait = Duration::from_micros(rng.below(4000));
+    // A close and a deadline may end it cleanly wherever it is: what was queued goes out, nothing more was promised.
+    let (report, closer) = (if how == 9 { Served::Cut } else { Served::LetGo }, connection.close_handle());
+    if how == 11 {
+        connection.set_deadline(Some(chaos::now() + wait), "whim");
+    } else {
+        pool::spawn(async move {
+            epoxide::time::sleep(wait).await;
+            if how == 9 { closer.reset() } else { closer.close() }
+        })
+        .detach();
+    }
+    let next = Rng::new(rng.next_u64());
+    let served = match echo_some(connection, usize::MAX, next, &note).await.1 {
+        // The end came too late.
+        Some(Served::Whole) => Served::Whole,
+        _ => report,
+    };
+    note.say("");
+    echo.ledger.report(client, served);
 }
