@@ -37,6 +37,8 @@ pub enum Kind {
     WakeLate,
     WaitInterrupted,
     WaitLate,
+    /// A moment passes before a reactor says that it sleeps.
+    SleepLate,
     EventLate,
     EventTwice,
     EventSplit,
@@ -59,12 +61,12 @@ use Kind::{
     AcceptAborted, AcceptAgain, AcceptInterrupted, AcceptStarved, AddNoMemory, ClockJump, ConnectFails,
     ConnectUndecided, EventLate, EventSplit, EventTwice, FileAgain, FileShort, RecvAgain, RecvAgainEarly,
     RecvInterrupted, RecvLate, RecvNoMemory, RecvReset, RecvShort, Reorder, SendAgain, SendAgainEarly, SendBroken,
-    SendInterrupted, SendLate, SendNoBuffers, SendReset, SendShort, SocketStarved, Spurious, WaitInterrupted, WaitLate,
-    WakeLate,
+    SendInterrupted, SendLate, SendNoBuffers, SendReset, SendShort, SleepLate, SocketStarved, Spurious,
+    WaitInterrupted, WaitLate, WakeLate,
 };
 
 /// Faults that a correct runtime hides altogether.
-pub const GENTLE: [Kind; 25] = [
+pub const GENTLE: [Kind; 26] = [
     RecvShort,
     RecvAgain,
     RecvAgainEarly,
@@ -84,6 +86,7 @@ pub const GENTLE: [Kind; 25] = [
     WakeLate,
     WaitInterrupted,
     WaitLate,
+    SleepLate,
     EventLate,
     EventTwice,
     EventSplit,
@@ -119,6 +122,7 @@ impl Kind {
             SocketStarved => Call::Socket,
             AddNoMemory => Call::Add,
             WakeLate => Call::Wake,
+            SleepLate => Call::Sleep,
             WaitInterrupted | WaitLate | ClockJump => Call::Wait,
             EventLate | EventTwice | EventSplit | Spurious | Reorder => return None,
         })
@@ -160,7 +164,7 @@ impl Plan {
                 // These cost time, so there is an end of them.
                 RecvAgain | SendAgain | FileAgain | EventLate => (often + 1, 600),
                 RecvAgainEarly | SendAgainEarly => (often + 1, 400),
-                RecvLate | SendLate | WaitLate => (often * 10, 200),
+                RecvLate | SendLate | WaitLate | SleepLate => (often * 10, 200),
                 RecvShort | SendShort | FileShort => (often, 4000),
                 ClockJump => (50 * often, 8),
                 _ => (often, 5000),
@@ -203,7 +207,7 @@ impl fmt::Display for Plan {
 }
 
 /// How often each kind has hit in this process.
-static HITS: [AtomicU64; 34] = [const { AtomicU64::new(0) }; 34];
+static HITS: [AtomicU64; 35] = [const { AtomicU64::new(0) }; 35];
 const _: () = assert!(HITS.len() == GENTLE.len() + HARSH.len());
 
 /// Every kind with how often it has hit in this process.
@@ -271,7 +275,7 @@ impl Faults for Director {
             }
             RecvAgainEarly | SendAgainEarly => Fault::Again { event: Duration::ZERO, hold: self.micros(2500) },
             RecvInterrupted | SendInterrupted | AcceptInterrupted | WaitInterrupted => Fault::Interrupted,
-            RecvLate | SendLate | WaitLate => Fault::Late(self.micros(2000)),
+            RecvLate | SendLate | WaitLate | SleepLate => Fault::Late(self.micros(2000)),
             AcceptAborted => Fault::Errno(libc::ECONNABORTED),
             AcceptStarved => {
                 Fault::Errno([libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM][self.below(4) as usize])

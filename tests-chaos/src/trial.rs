@@ -222,10 +222,6 @@ impl Trial {
             self.runtime = Some(runtime);
             return Err(format!("LEFT OVER: connections or tasks are left\n{}", self.diagnosis()));
         }
-        let stats = runtime.stats();
-        if stats.accepted + stats.adopted != stats.closed {
-            return Err(format!("COUNTS: accepted + adopted is not closed: {stats}"));
-        }
         let handles = runtime.handles();
         runtime
             .shutdown_blocking(Duration::from_secs(10))
@@ -244,6 +240,9 @@ impl Trial {
     fn account(&self, runtime: Runtime, handles: Vec<epoxide::ReactorHandle>) -> Result<(), String> {
         drop(runtime);
         let stats: Vec<_> = handles.iter().map(epoxide::ReactorHandle::stats).collect();
+        if let Some(wrong) = stats.iter().find(|stats| stats.accepted + stats.adopted != stats.closed) {
+            return Err(format!("COUNTS: accepted + adopted is not closed: {wrong}"));
+        }
         let panics: u64 = stats.iter().map(|stats| stats.panics).sum();
         let on_pool = handles[0].workers().report().panics;
         if panics + on_pool > self.panics {

@@ -47,6 +47,8 @@ pub enum Call {
     Add,
     /// The write of the eventfd.
     Wake,
+    /// No call: the moment before a reactor says that it sleeps.
+    Sleep,
 }
 
 /// What a door is told to do.
@@ -274,6 +276,14 @@ pub(super) fn try_meet(call: Call, fd: Option<BorrowedFd<'_>>) -> nix::Result<()
         (Fault::Errno(errno), _) => Err(Errno::from_raw(errno)),
         (Fault::Again { .. }, Some(_)) if call == Call::Accept => Err(Errno::EAGAIN),
         _ => Ok(()),
+    }
+}
+
+/// A moment that a fault may draw out.
+pub(crate) fn pause(call: Call) {
+    if let Some(Fault::Late(time)) = faults().map(|faults| faults.call(call)) {
+        // sleep: the moment is to be long.
+        std::thread::sleep(time);
     }
 }
 

@@ -7,6 +7,7 @@ mod echo;
 mod file;
 mod halves;
 mod shared;
+mod stale;
 mod stop;
 mod timers;
 mod unruly;
@@ -32,7 +33,7 @@ pub struct Workload {
 }
 
 /// All of them.
-pub const ALL: [Workload; 10] = [
+pub const ALL: [Workload; 11] = [
     Workload { name: "echo", run: echo::echo },
     Workload { name: "relay", run: echo::relay },
     Workload { name: "churn", run: churn::run },
@@ -41,6 +42,7 @@ pub const ALL: [Workload; 10] = [
     Workload { name: "shared", run: shared::run },
     Workload { name: "halves", run: halves::run },
     Workload { name: "file", run: file::run },
+    Workload { name: "stale", run: stale::run },
     Workload { name: "stop", run: stop::run },
     Workload { name: "unruly", run: unruly::run },
 ];
@@ -94,7 +96,8 @@ impl Echo {
                 let task = move || async move { echo_some(connection, usize::MAX, rng, &note).await.1 };
                 match other.and_then(|reactor| reactor.spawn_with(task).ok()) {
                     Some(task) => task.await.unwrap_or(Some(Served::Cut)),
-                    None => Some(Served::Cut),
+                    // It came back, with the connection in it, and was let go here.
+                    None => Some(Served::LetGo),
                 }
             }
         };
@@ -114,7 +117,8 @@ async fn hop(connection: Connection, rounds: usize, mut rng: Rng, reactors: &Rea
             (1, _) => pool::spawn(work()).await.ok(),
             (2, Some(all)) => match all[rng.below(all.len() as u64) as usize].spawn_with(work) {
                 Ok(task) => task.await.ok(),
-                Err(_) => None,
+                // It came back, with the connection in it, and is let go here.
+                Err(_) => return Some(Served::LetGo),
             },
             _ => Some(work().await),
         };
