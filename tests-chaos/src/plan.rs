@@ -187,6 +187,12 @@ impl Plan {
         Self { seed, rules: rules.into_iter().enumerate().filter(left).collect() }
     }
 
+    /// A plan with just these rules, which stays what it is when kinds are added: kind, one in so many, at most.
+    pub fn of(seed: u64, rules: &[(Kind, u64, u64)]) -> Self {
+        let rules = rules.iter().map(|&(kind, one_in, most)| Rule { kind, one_in, most });
+        Self { seed, rules: rules.enumerate().collect() }
+    }
+
     /// May anything be lost?
     pub fn is_harsh(&self) -> bool {
         self.rules.iter().any(|(_, rule)| HARSH.contains(&rule.kind))

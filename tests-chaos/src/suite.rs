@@ -22,9 +22,13 @@ const SHRINKING: Duration = Duration::from_secs(120);
 
 /// Runs one seed. The error holds the whole story.
 pub fn run_one(workload: Workload, seed: u64, without: &[usize]) -> Result<(), String> {
-    let plan = Plan::new(seed, without);
-    let shown = plan.to_string();
     let again = Failure { workload: workload.name, seed, story: String::new() }.command(without);
+    run_plan(workload, Plan::new(seed, without), &again)
+}
+
+/// Runs one plan; `again` says how to do that once more.
+pub fn run_plan(workload: Workload, plan: Plan, again: &str) -> Result<(), String> {
+    let shown = plan.to_string();
     alarm(Some(format!("{} still runs under {shown}\nagain: {again}", workload.name)));
     let mut trial = Trial::new(plan);
     let result = catch_unwind(AssertUnwindSafe(|| (workload.run)(&mut trial)));
