@@ -19,7 +19,7 @@ mod seeded {
     use epoxide_tests_chaos::workloads::ALL;
 
     /// Seeds per workload; half of them lose nothing, half do.
-    const SEEDS: &str = "40";
+    const SEEDS: &str = "60";
 
     fn run(workload: &str) {
         let seeds = std::env::var("EPOXIDE_CHAOS_SEEDS").unwrap_or_else(|_| SEEDS.into());
