@@ -12,101 +12,72 @@ use std::time::Duration;
 use epoxide::chaos::{self, Call, EventFault, Fault, Faults};
 use epoxide_tests_e2e::Rng;
 
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Kind {
-    RecvShort,
-    RecvAgain,
-    /// The event comes while the recv that found nothing is still under way.
-    RecvAgainEarly,
-    RecvInterrupted,
-    RecvLate,
-    SendShort,
-    SendAgain,
-    /// The event comes while the send that was refused is still under way.
-    SendAgainEarly,
-    SendInterrupted,
-    SendLate,
-    FileShort,
-    FileAgain,
-    AcceptAgain,
-    AcceptInterrupted,
-    AcceptAborted,
-    ConnectUndecided,
-    WakeLate,
-    WaitInterrupted,
-    WaitLate,
-    /// A moment passes before a reactor says that it sleeps.
-    SleepLate,
-    EventLate,
-    EventTwice,
-    EventSplit,
-    Spurious,
-    Reorder,
-    ClockJump,
-    // From here on something is lost, and somebody has to be told.
-    RecvReset,
-    SendReset,
-    SendBroken,
-    RecvNoMemory,
-    SendNoBuffers,
-    AcceptStarved,
-    AddNoMemory,
-    SocketStarved,
-    ConnectFails,
+macro_rules! kinds {
+    (gentle { $($(#[doc = $gentle_doc:literal])* $gentle:ident)+ } harsh { $($harsh:ident)+ }) => {
+        /// A kind of fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum Kind { $($(#[doc = $gentle_doc])* $gentle,)+ $($harsh,)+ }
+
+        use Kind::{$($gentle,)+ $($harsh,)+};
+
+        /// Faults that a correct runtime hides altogether.
+        pub const GENTLE: &[Kind] = &[$($gentle,)+];
+
+        /// Faults that somebody must be told of.
+        pub const HARSH: &[Kind] = &[$($harsh,)+];
+
+        /// How often each kind has hit in this process.
+        static HITS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
+    };
 }
 
-use Kind::{
-    AcceptAborted, AcceptAgain, AcceptInterrupted, AcceptStarved, AddNoMemory, ClockJump, ConnectFails,
-    ConnectUndecided, EventLate, EventSplit, EventTwice, FileAgain, FileShort, RecvAgain, RecvAgainEarly,
-    RecvInterrupted, RecvLate, RecvNoMemory, RecvReset, RecvShort, Reorder, SendAgain, SendAgainEarly, SendBroken,
-    SendInterrupted, SendLate, SendNoBuffers, SendReset, SendShort, SleepLate, SocketStarved, Spurious,
-    WaitInterrupted, WaitLate, WakeLate,
-};
+const KINDS: usize = GENTLE.len() + HARSH.len();
 
-/// Faults that a correct runtime hides altogether.
-pub const GENTLE: [Kind; 26] = [
-    RecvShort,
-    RecvAgain,
-    RecvAgainEarly,
-    RecvInterrupted,
-    RecvLate,
-    SendShort,
-    SendAgain,
-    SendAgainEarly,
-    SendInterrupted,
-    SendLate,
-    FileShort,
-    FileAgain,
-    AcceptAgain,
-    AcceptInterrupted,
-    AcceptAborted,
-    ConnectUndecided,
-    WakeLate,
-    WaitInterrupted,
-    WaitLate,
-    SleepLate,
-    EventLate,
-    EventTwice,
-    EventSplit,
-    Spurious,
-    Reorder,
-    ClockJump,
-];
-
-/// Faults that somebody must be told of.
-pub const HARSH: [Kind; 9] = [
-    RecvReset,
-    SendReset,
-    SendBroken,
-    RecvNoMemory,
-    SendNoBuffers,
-    AcceptStarved,
-    AddNoMemory,
-    SocketStarved,
-    ConnectFails,
-];
+kinds! {
+    gentle {
+        RecvShort
+        RecvAgain
+        /// The event comes while the recv that found nothing is still under way.
+        RecvAgainEarly
+        RecvInterrupted
+        RecvLate
+        SendShort
+        SendAgain
+        /// The event comes while the send that was refused is still under way.
+        SendAgainEarly
+        SendInterrupted
+        SendLate
+        FileShort
+        FileAgain
+        AcceptAgain
+        AcceptInterrupted
+        AcceptAborted
+        ConnectUndecided
+        WakeLate
+        WaitInterrupted
+        WaitLate
+        /// A moment passes before a reactor says that it sleeps.
+        SleepLate
+        EventLate
+        EventTwice
+        EventSplit
+        Spurious
+        Reorder
+        ClockJump
+    }
+    harsh {
+        RecvReset
+        SendReset
+        SendBroken
+        RecvNoMemory
+        SendNoBuffers
+        AcceptStarved
+        AddNoMemory
+        SocketStarved
+        ConnectFails
+    }
+}
 
 impl Kind {
     fn call(self) -> Option<Call> {
@@ -154,7 +125,7 @@ impl Plan {
     pub fn new(seed: u64, without: &[usize]) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xC0FFEE);
         let mut rules = Vec::new();
-        for kind in GENTLE {
+        for &kind in GENTLE {
             let often = [1, 2, 3, 5, 10, 30][rng.below(6) as usize];
             let (one_in, most) = match kind {
                 // Nothing but them would mean no progress.
@@ -212,14 +183,10 @@ impl fmt::Display for Plan {
     }
 }
 
-/// How often each kind has hit in this process.
-static HITS: [AtomicU64; 35] = [const { AtomicU64::new(0) }; 35];
-const _: () = assert!(HITS.len() == GENTLE.len() + HARSH.len());
-
 /// Every kind with how often it has hit in this process.
 pub fn hits() -> Vec<(Kind, u64)> {
-    let all = GENTLE.into_iter().chain(HARSH);
-    all.map(|kind| (kind, HITS[kind as usize].load(Ordering::Relaxed))).collect()
+    let all = GENTLE.iter().chain(HARSH);
+    all.map(|&kind| (kind, HITS[kind as usize].load(Ordering::Relaxed))).collect()
 }
 
 /// The plan as the doors ask it.
@@ -333,7 +300,7 @@ mod tests {
     fn a_seed_is_a_plan_and_every_kind_is_in_one() {
         assert_eq!(Plan::new(7, &[]).to_string(), Plan::new(7, &[]).to_string());
         assert_ne!(Plan::new(7, &[]).to_string(), Plan::new(8, &[]).to_string());
-        for kind in GENTLE.into_iter().chain(HARSH) {
+        for &kind in GENTLE.iter().chain(HARSH) {
             let has = |seed: &u64| Plan::new(*seed, &[]).rules.iter().any(|(_, rule)| rule.kind == kind);
             assert!((0..200).any(|seed| has(&seed)), "{kind:?} is in no plan");
         }

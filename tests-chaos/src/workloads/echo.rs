@@ -6,19 +6,13 @@ use std::net::SocketAddr;
 use epoxide::{Connection, ReactorHandle, ReadHalf, WriteHalf, spawn_local, workers as pool};
 use epoxide_tests_e2e::{Rng, loopback};
 
-use super::{Echo, connect_all, length, start_client};
+use super::{Echo, start_clients, start_echo};
 use crate::trial::Trial;
 use crate::verdict::{Ledger, Served};
 
 /// Clients whose streams come back.
 pub(super) fn echo(trial: &mut Trial) -> Result<(), String> {
-    let echo = Echo::new(trial);
-    let handler = echo.clone();
-    trial.start(|b| {
-        b.listen(loopback(), move |connection: Connection| handler.clone().serve(connection));
-    })?;
-    echo.started(trial);
-    let addr = trial.runtime().local_addrs()[0];
+    let (echo, addr) = start_echo(trial)?;
     attack(trial, addr, &echo.ledger)?;
     drop(echo);
     trial.finish()
@@ -26,13 +20,7 @@ pub(super) fn echo(trial: &mut Trial) -> Result<(), String> {
 
 fn attack(trial: &mut Trial, addr: SocketAddr, ledger: &Ledger) -> Result<(), String> {
     let strict = !trial.plan.is_harsh();
-    let count = 1 + trial.rng.below(6) as usize;
-    let connections = connect_all(trial, addr, count, true)?;
-    let mut clients = Vec::new();
-    for (i, connection) in connections.into_iter().enumerate() {
-        let len = length(&mut trial.rng);
-        clients.extend(start_client(trial, i, connection, len));
-    }
+    let clients = start_clients(trial, addr, 6, true, 1)?;
     for client in clients {
         client.judge(trial, ledger, strict)?;
     }

@@ -11,13 +11,14 @@ mod stale;
 mod stop;
 mod timers;
 mod unruly;
+mod wakes;
 mod workers;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use epoxide::{Connection, ReactorHandle, ReadHalf, WriteHalf, workers as pool};
-use epoxide_tests_e2e::Rng;
+use epoxide_tests_e2e::{Rng, loopback};
 
 use crate::stream::{self, Got};
 use crate::trial::{Note, Party, Trial};
@@ -33,12 +34,13 @@ pub struct Workload {
 }
 
 /// All of them.
-pub const ALL: [Workload; 11] = [
+pub const ALL: [Workload; 12] = [
     Workload { name: "echo", run: echo::echo },
     Workload { name: "relay", run: echo::relay },
     Workload { name: "churn", run: churn::run },
     Workload { name: "timers", run: timers::run },
     Workload { name: "workers", run: workers::run },
+    Workload { name: "wakes", run: wakes::run },
     Workload { name: "shared", run: shared::run },
     Workload { name: "halves", run: halves::run },
     Workload { name: "file", run: file::run },
@@ -202,8 +204,39 @@ pub(crate) fn connect_all(
     Ok(connections)
 }
 
+/// A runtime that echoes, and where.
+pub(crate) fn start_echo(trial: &mut Trial) -> Result<(Echo, SocketAddr), String> {
+    let echo = Echo::new(trial);
+    let handler = echo.clone();
+    trial.start(|b| {
+        b.listen(loopback(), move |connection: Connection| handler.clone().serve(connection));
+    })?;
+    echo.started(trial);
+    let addr = trial.runtime().local_addrs()[0];
+    Ok((echo, addr))
+}
+
+/// Connects up to `most` clients, as [`connect_all`] does, and starts their halves; their streams are `factor` times as
+/// long as usual.
+pub(crate) fn start_clients(
+    trial: &mut Trial,
+    to: SocketAddr,
+    most: u64,
+    all: bool,
+    factor: usize,
+) -> Result<Vec<Client>, String> {
+    let count = 1 + trial.rng.below(most) as usize;
+    let connections = connect_all(trial, to, count, all)?;
+    let mut clients = Vec::new();
+    for (i, connection) in connections.into_iter().enumerate() {
+        let len = length(&mut trial.rng) * factor;
+        clients.extend(start_client(trial, i, connection, len));
+    }
+    Ok(clients)
+}
+
 /// Starts both halves of a client. `None`: it was reset before it had an address.
-pub(crate) fn start_client(trial: &mut Trial, i: usize, connection: Connection, len: usize) -> Option<Client> {
+fn start_client(trial: &mut Trial, i: usize, connection: Connection, len: usize) -> Option<Client> {
     let addr = connection.local_addr().ok()?;
     let (reader, writer) = connection.into_split();
     let key = trial.rng.next_u64();

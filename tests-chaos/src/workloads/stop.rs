@@ -3,27 +3,12 @@
 
 use std::time::Duration;
 
-use epoxide::Connection;
-use epoxide_tests_e2e::loopback;
-
-use super::{Echo, connect_all, length, start_client};
+use super::{start_clients, start_echo};
 use crate::trial::{Place, Trial};
 
 pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
-    let echo = Echo::new(trial);
-    let handler = echo.clone();
-    trial.start(|b| {
-        b.listen(loopback(), move |connection: Connection| handler.clone().serve(connection));
-    })?;
-    echo.started(trial);
-    let addr = trial.runtime().local_addrs()[0];
-    let count = 1 + trial.rng.below(6) as usize;
-    let connections = connect_all(trial, addr, count, true)?;
-    let mut clients = Vec::new();
-    for (i, connection) in connections.into_iter().enumerate() {
-        let len = length(&mut trial.rng) * 4;
-        clients.extend(start_client(trial, i, connection, len));
-    }
+    let (echo, addr) = start_echo(trial)?;
+    let clients = start_clients(trial, addr, 6, true, 4)?;
     // Connects and sleeps that meet the end.
     let mut late = Vec::new();
     for i in 0..4 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use epoxide::{Connection, chaos, spawn_local, workers as pool};
 use epoxide_tests_e2e::{Rng, loopback, provoke_panic};
 
-use super::{Echo, connect_all, echo_some, length, start_client};
+use super::{Echo, echo_some, start_clients};
 use crate::trial::Trial;
 use crate::verdict::Served;
 
@@ -19,15 +19,10 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
     })?;
     echo.started(trial);
     let addr = trial.runtime().local_addrs()[0];
-    let count = 2 + trial.rng.below(8) as usize;
-    trial.panics = count as u64;
+    // Any of them may panic.
+    trial.panics = 9;
     // A handler may reset before the connect is seen to be decided.
-    let connections = connect_all(trial, addr, count, false)?;
-    let mut clients = Vec::new();
-    for (i, connection) in connections.into_iter().enumerate() {
-        let len = length(&mut trial.rng);
-        clients.extend(start_client(trial, i, connection, len));
-    }
+    let clients = start_clients(trial, addr, 9, false, 1)?;
     for client in clients {
         client.judge(trial, &echo.ledger, false)?;
     }

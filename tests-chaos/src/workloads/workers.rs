@@ -9,7 +9,7 @@ use std::time::Duration;
 use epoxide::{Connection, ReactorHandle, workers as pool, yield_now};
 use epoxide_tests_e2e::{Rng, loopback};
 
-use super::{Echo, connect_all, length, start_client};
+use super::{Echo, start_clients};
 use crate::trial::{Note, Trial};
 use crate::verdict::Served;
 
@@ -29,13 +29,7 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
     echo.started(trial);
     let strict = !trial.plan.is_harsh();
     let addr = trial.runtime().local_addrs()[0];
-    let count = 1 + trial.rng.below(3) as usize;
-    let connections = connect_all(trial, addr, count, true)?;
-    let mut clients = Vec::new();
-    for (i, connection) in connections.into_iter().enumerate() {
-        let len = length(&mut trial.rng).min(20_000);
-        clients.extend(start_client(trial, i, connection, len));
-    }
+    let clients = start_clients(trial, addr, 3, true, 1)?;
     let mut chains = Vec::new();
     for i in 0..6 {
         let (place, rng) = (trial.anywhere(), trial.fork());
@@ -75,7 +69,7 @@ async fn by_jobs(mut connection: Connection) -> Served {
 }
 
 /// Task after task, each awaited by the one before, each somewhere else.
-fn chain(
+pub(super) fn chain(
     all: Vec<ReactorHandle>,
     depth: usize,
     mut rng: Rng,
