@@ -23,13 +23,13 @@ impl ReadHalf {
     /// # Cancel safety
     /// Nothing is lost or repeated when the future is dropped.
     pub fn read(&mut self) -> Read<'_> {
-        Read { half: self, intent: Intent::Busy }
+        Read::new(self, Intent::Busy)
     }
 
     /// The same as [`read`](Self::read), and says that no request is in progress: when the reactor drains, it returns
     /// `None` at once, also when bytes are ready (but not while a flush is in flight).
     pub fn read_idle(&mut self) -> Read<'_> {
-        Read { half: self, intent: Intent::Idle }
+        Read::new(self, Intent::Idle)
     }
 
     /// Reads behind the bytes of `buf`, and returns how many came (0 = the peer's FIN). With no free space behind
@@ -42,7 +42,7 @@ impl ReadHalf {
     /// # Cancel safety
     /// Nothing is lost or repeated when the future is dropped.
     pub fn read_more<'a>(&'a mut self, buf: &'a mut RecvBuf) -> ReadMore<'a> {
-        ReadMore { half: self, buf }
+        ReadMore { half: self.begin(), buf }
     }
 
     /// Reads into a slice, and returns how many bytes came: 0 is the peer's FIN (or an empty slice).
@@ -53,7 +53,7 @@ impl ReadHalf {
     /// # Cancel safety
     /// Nothing is lost or repeated when the future is dropped.
     pub fn read_slice<'a>(&'a mut self, space: &'a mut [u8]) -> ReadSlice<'a> {
-        ReadSlice { half: self, space, peek: false }
+        ReadSlice { half: self.begin(), space, peek: false }
     }
 
     /// Copies what is there into a slice without taking it. 0 is the peer's FIN (or an empty slice).
@@ -64,10 +64,12 @@ impl ReadHalf {
     /// # Cancel safety
     /// Nothing is lost or repeated when the future is dropped.
     pub fn peek<'a>(&'a mut self, space: &'a mut [u8]) -> ReadSlice<'a> {
-        ReadSlice { half: self, space, peek: true }
+        ReadSlice { half: self.begin(), space, peek: true }
     }
 
     /// The poll form of [`read`](Self::read). A `Pending` has registered `cx`'s waker in place of any earlier one.
+    ///
+    /// For `read_timeout` polls that find nothing are one wait, until bytes come or one of the futures is made.
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
         self.poll_buffer(cx, Intent::Busy)
     }
@@ -105,7 +107,7 @@ pub struct Read<'a> {
 
 impl<'a> Read<'a> {
     pub(crate) fn new(half: &'a mut ReadHalf, intent: Intent) -> Self {
-        Self { half, intent }
+        Self { half: half.begin(), intent }
     }
 }
 
