@@ -46,7 +46,7 @@ pub use http::{Http, Response};
 pub use peer::{Ending, Peer, PeerOptions, Unconnected, pattern, tcp_pair, wait_until};
 pub use pending::run_pending;
 pub use pool::{assert_pool_quiet, moved_to_workers};
-pub use proc::{ThreadCpu, current_tid, free_fd_limit, our_fds};
+pub use proc::{FdLimit, ThreadCpu, current_tid, free_fd_limit, our_fds, resident_bytes};
 pub use rng::Rng;
 pub use server::{Server, loopback, telling};
 pub use sharing::sharing;
