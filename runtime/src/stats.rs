@@ -68,6 +68,8 @@ counters! {
     Accepted accepted,
     /// Connections that came otherwise: attempts to connect, `from_std`, `Listener::accept`.
     Adopted adopted,
+    /// Connections that came from another reactor by `rehome`; each of them was adopted too.
+    Rehomed rehomed,
     /// Connections made by `connect`.
     Connected connected,
     /// Connections closed: their descriptor's table slot was freed.

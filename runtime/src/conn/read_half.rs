@@ -70,6 +70,11 @@ impl ReadHalf {
         Self { body, pool, more: false, streak: budget, budget, over: false, late: 0, fresh: true }
     }
 
+    /// Of another reactor's configuration, for a connection that moves there.
+    pub(crate) fn set_budget(&mut self, budget: u32) {
+        (self.streak, self.budget) = (budget, budget);
+    }
+
     /// Reads into a pooled buffer: [`poll_recv`](Self::poll_recv) with the one path told apart that nearly every request
     /// takes (40 instructions less).
     #[inline]
