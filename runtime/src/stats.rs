@@ -78,6 +78,10 @@ counters! {
     Reads reads,
     /// Those that found nothing (`EAGAIN`).
     Eagain eagain,
+    /// Those made off the reactor before a park, though nothing was known to be there (`ReactorConfig::optimistic_reads`).
+    Probes probes,
+    /// Those of the probes that found nothing.
+    ProbesMissed probes_missed,
     /// Calls of `send(2)`, `sendmsg(2)` and `sendfile(2)`, on any thread.
     Sends sends,
     /// Those that the socket refused (`EAGAIN`).

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `connection` | the whole connection: a read half and a write half in one | any thread |
 //! | `read_half` | when to recv, when to park | any thread |
+//! | `probe` | whether a recv before a park pays | any thread |
 //! | `read_ops` | the read family: named futures | any thread |
 //! | `write_half` | staging | any thread |
 //! | `write_ops` | the write family: named futures | any thread |
@@ -50,6 +51,7 @@ mod flush_word_loom;
 pub(crate) mod frames;
 pub(crate) mod locator;
 mod options;
+mod probe;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;
 pub(crate) mod read_word;

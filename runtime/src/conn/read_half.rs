@@ -7,6 +7,7 @@
 use crate::buf::{BufPool, RecvBuf};
 use crate::conn::body::{Body, ends};
 use crate::conn::ending::Held;
+use crate::conn::probe::Probe;
 use crate::conn::read_word::{Look, Waiter};
 use crate::error::CloseReason;
 use crate::exec::local;
@@ -37,6 +38,8 @@ pub struct ReadHalf {
     late: usize,
     /// Nothing was received yet: a drain lets the first request in, if it has arrived.
     fresh: bool,
+    /// Recvs before a park that nobody has asked for.
+    probe: Probe,
 }
 
 /// What a reader may still receive of a connection that has a reason to end: more than the kernel's default limit of a
@@ -67,7 +70,7 @@ impl ReadHalf {
         let pool = BufPool::of_size(body.home.config.recv_buffer_size);
         let budget = body.home.config.read_budget;
         let body = Held::new(body, ends::READER_GONE);
-        Self { body, pool, more: false, streak: budget, budget, over: false, late: 0, fresh: true }
+        Self { body, pool, more: false, streak: budget, budget, over: false, late: 0, fresh: true, probe: Probe::default() }
     }
 
     /// Of another reactor's configuration, for a connection that moves there.
@@ -174,6 +177,11 @@ impl ReadHalf {
         let waiter = match local::current_task(&body.home, waker) {
             Some(id) => Waiter::Task(id),
             None => {
+                if !here.is_home && body.home.config.optimistic_reads && self.probe.tries() {
+                    body.home.count(Count::Probes, 1);
+                    self.more = true;
+                    return false;
+                }
                 body.set_foreign_reader(waker.clone());
                 Waiter::Foreign
             }
@@ -266,6 +274,9 @@ impl ReadHalf {
         body.home.count(Count::Reads, 1);
         if error.kind() == io::ErrorKind::WouldBlock {
             body.home.count(Count::Eagain, 1);
+            if self.probe.missed() {
+                body.home.count(Count::ProbesMissed, 1);
+            }
             // What was received comes before the reason (law 11), and now nothing is left. Every later read says the same.
             let reason = body.reason();
             self.over = reason.is_some();
