@@ -13,7 +13,8 @@
 //!
 //! Thread class: any thread, blocking. Nothing here runs inside a reactor except what a test posts.
 //!
-//! `EPOXIDE_ROUNDS` sets how often the racing loops go round (see [`rounds`]).
+//! `EPOXIDE_ROUNDS` sets how often the racing loops go round (see [`rounds`]); `EPOXIDE_MIB` and `EPOXIDE_STRESS_SECONDS`
+//! make the large and the long tests larger and longer.
 
 mod baseline;
 mod case;
@@ -25,6 +26,7 @@ mod hold;
 mod http;
 mod peer;
 mod pending;
+mod places;
 mod pool;
 mod proc;
 mod rng;
@@ -33,7 +35,7 @@ mod sharing;
 mod watchdog;
 
 pub use baseline::Baseline;
-pub use case::{Case, rounds};
+pub use case::{Case, asked_for, rounds};
 pub use diag::{SockDiag, TcpRow, TcpState};
 pub use exec::{Parker, block_within, poll_once};
 pub use gate::{Gate, GateWait};
@@ -42,9 +44,10 @@ pub use hold::{Held, hold_reactor};
 pub use http::{Http, Response};
 pub use peer::{Ending, Peer, PeerOptions, Unconnected, pattern, tcp_pair, wait_until};
 pub use pending::run_pending;
+pub use places::{Place, run_at};
 pub use pool::{assert_pool_quiet, moved_to_workers};
 pub use proc::{ThreadCpu, current_tid, free_fd_limit, our_fds};
 pub use rng::Rng;
-pub use server::{Server, loopback};
+pub use server::{Server, handing_over, loopback};
 pub use sharing::sharing;
 pub use watchdog::Watchdog;

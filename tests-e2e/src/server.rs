@@ -4,10 +4,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::PoisonError;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use epoxide::{Builder, ReactorHandle, Runtime, ShutdownReport, Stats};
+use epoxide::{Builder, Connection, ReactorHandle, Runtime, ShutdownReport, Stats};
 
 use crate::case::Case;
 use crate::peer::wait_until;
@@ -149,4 +149,19 @@ impl Drop for Server {
         let report = self.end(Duration::from_secs(5));
         assert!(report.is_ok(), "the runtime does not stop: {report:?}");
     }
+}
+
+/// A server whose handlers hand their connections to the test.
+pub fn handing_over(case: &Case, set_up: impl FnOnce(&mut Builder)) -> (Server, Receiver<Connection>) {
+    let (connections, accepted) = channel();
+    let server = Server::start(case, |b| {
+        b.listen(loopback(), move |connection: Connection| {
+            let connections = connections.clone();
+            async move {
+                let _ = connections.send(connection);
+            }
+        });
+        set_up(b);
+    });
+    (server, accepted)
 }

@@ -2,27 +2,19 @@
 //! where it finds nothing, and is never made on the reactor.
 
 use std::pin::pin;
-use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use epoxide::{Connection, ReactorConfig};
 use epoxide_tests_e2e::{
-    Case, Parker, Peer, Server, SockDiag, block_within, echo, hold_reactor, loopback, poll_once, wait_until,
+    Case, Parker, Peer, Server, SockDiag, block_within, echo, handing_over, hold_reactor, loopback, poll_once, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(10);
 
 fn handed_over(case: &Case, optimistic: bool) -> (Server, Peer, Connection) {
-    let (connections, accepted) = channel();
-    let server = Server::start(case, |b| {
+    let (server, accepted) = handing_over(case, |b| {
         b.config(ReactorConfig { optimistic_reads: optimistic, ..ReactorConfig::default() });
-        b.listen(loopback(), move |connection: Connection| {
-            let connections = connections.clone();
-            async move {
-                let _ = connections.send(connection);
-            }
-        });
     });
     let peer = Peer::connect(server.addr());
     let connection = accepted.recv_timeout(SOON).expect("handed over");

@@ -13,7 +13,7 @@ use epoxide::{
     Builder, Clock, CloseReason, Connection, ListenAddr, ListenOptions, ReactorConfig, ReactorHandle, RehomeError,
 };
 use epoxide_tests_e2e::{
-    Case, Ending, Parker, Peer, Rng, Server, block_within, echo, hold_reactor, loopback, moved_to_workers, pattern,
+    Case, Ending, Parker, Peer, Rng, Server, block_within, echo, handing_over, hold_reactor, loopback, moved_to_workers, pattern,
     poll_once, rounds, stage, wait_until,
 };
 
@@ -52,7 +52,7 @@ fn wander(
 fn an_echo_that_moves_between_reactors_loses_nothing() {
     const CLIENTS: usize = 4;
     let case = Case::start_rounds();
-    let (server, connections) = handing_over(&case, 3, |_| {});
+    let (server, connections) = several(&case, 3, |_| {});
     let reactors = Arc::new(server.runtime().handles());
     let pieces = rounds() * 4;
     let clients: Vec<_> = (0..CLIENTS)
@@ -92,20 +92,12 @@ fn an_echo_that_moves_between_reactors_loses_nothing() {
     assert_eq!(stats.accepted + stats.adopted, stats.closed);
 }
 
-/// A server that gives its connections to the test.
-fn handing_over(case: &Case, reactors: usize, set_up: impl FnOnce(&mut Builder)) -> (Server, Receiver<Connection>) {
-    let (connections, accepted) = channel();
-    let server = Server::start(case, |b| {
+/// Several reactors whose handlers give their connections to the test.
+fn several(case: &Case, reactors: usize, set_up: impl FnOnce(&mut Builder)) -> (Server, Receiver<Connection>) {
+    handing_over(case, |b| {
         b.reactors(reactors);
-        b.listen(loopback(), move |connection: Connection| {
-            let connections = connections.clone();
-            async move {
-                let _ = connections.send(connection);
-            }
-        });
         set_up(b);
-    });
-    (server, accepted)
+    })
 }
 
 /// A connected pair, and the reactors: its own first.
@@ -144,7 +136,7 @@ fn ping(peer: &mut Peer, connection: &mut Connection) {
 fn after_a_move_the_new_reactors_task_reads_on_the_fast_path() {
     const TURNS: u64 = 100;
     let case = Case::start();
-    let (server, accepted) = handing_over(&case, 2, |_| {});
+    let (server, accepted) = several(&case, 2, |_| {});
     let (mut peer, mut connection, reactors) = pair(&server, &accepted);
     moved(&mut connection, &reactors[1]).unwrap();
     reactors[1].spawn(echo(connection)).unwrap().detach();
@@ -170,7 +162,7 @@ fn after_a_move_the_new_reactors_task_reads_on_the_fast_path() {
 #[test]
 fn a_move_keeps_what_the_connection_is() {
     let case = Case::start();
-    let (server, accepted) = handing_over(&case, 2, |_| {});
+    let (server, accepted) = several(&case, 2, |_| {});
     let (mut peer, mut connection, reactors) = pair(&server, &accepted);
     let facts = |c: &Connection| (c.listener(), c.peer_addr().unwrap(), c.local_addr().unwrap());
     let before = facts(&connection);
@@ -200,7 +192,7 @@ fn a_move_keeps_what_the_connection_is() {
 fn a_move_waits_for_the_flush_in_flight() {
     const SIZE: usize = 4 << 20;
     let case = Case::start();
-    let (server, accepted) = handing_over(&case, 2, |_| {});
+    let (server, accepted) = several(&case, 2, |_| {});
     let mut peer = Peer::connect_stalling(server.addr());
     let mut connection = accepted.recv_timeout(SOON).unwrap();
     let target = server.runtime().handles().into_iter().find(|r| *r != connection.reactor()).unwrap();
@@ -254,7 +246,7 @@ fn a_connection_moves_between_polls_of_a_worker() {
 #[test]
 fn a_dropped_move_has_not_happened() {
     let case = Case::start_rounds();
-    let (server, accepted) = handing_over(&case, 2, |_| {});
+    let (server, accepted) = several(&case, 2, |_| {});
     let (mut peer, mut connection, reactors) = pair(&server, &accepted);
     let parker = Parker::new();
     let (mut pending, mut made) = (0, 0);
@@ -288,7 +280,7 @@ fn a_dropped_move_has_not_happened() {
 #[test]
 fn a_target_that_stops_leaves_the_connection_where_it_was() {
     let case = Case::start();
-    let (server, accepted) = handing_over(&case, 1, |_| {});
+    let (server, accepted) = several(&case, 1, |_| {});
     let other = Server::start(&case, |_| {});
     let (mut peer, mut connection, _) = pair(&server, &accepted);
     let (home, target) = (connection.reactor(), other.reactor());
@@ -313,7 +305,7 @@ fn a_target_that_stops_leaves_the_connection_where_it_was() {
 #[test]
 fn a_full_target_leaves_the_connection_where_it_was() {
     let case = Case::start();
-    let (server, accepted) = handing_over(&case, 2, |b| {
+    let (server, accepted) = several(&case, 2, |b| {
         b.config(ReactorConfig { max_posts: 1, ..ReactorConfig::default() });
     });
     let (mut peer, mut connection, reactors) = pair(&server, &accepted);
@@ -332,7 +324,7 @@ fn a_full_target_leaves_the_connection_where_it_was() {
 #[test]
 fn stops_and_drains_of_either_home_race_a_move() {
     let case = Case::start_rounds();
-    let (server, accepted) = handing_over(&case, 1, |_| {});
+    let (server, accepted) = several(&case, 1, |_| {});
     let home = server.reactor();
     let (mut came, mut stayed, mut cut) = (0, 0, 0);
     for turn in 0..rounds() {
@@ -387,7 +379,7 @@ fn stops_and_drains_of_either_home_race_a_move() {
 #[test]
 fn a_connection_that_moved_outlives_its_first_reactor() {
     let case = Case::start();
-    let (server, accepted) = handing_over(&case, 1, |_| {});
+    let (server, accepted) = several(&case, 1, |_| {});
     let other = Server::start(&case, |_| {});
     let (mut peer, mut connection, _) = pair(&server, &accepted);
     connection.set_deadline(Some(Instant::now() + Duration::from_secs(3600)), "far");
@@ -402,7 +394,7 @@ fn a_connection_that_moved_outlives_its_first_reactor() {
 #[test]
 fn what_was_taken_before_a_move_follows_it() {
     let case = Case::start();
-    let (server, accepted) = handing_over(&case, 2, |b| {
+    let (server, accepted) = several(&case, 2, |b| {
         b.config(ReactorConfig { read_timeout: Duration::from_millis(300), ..ReactorConfig::default() });
     });
     for how in ["close", "reset", "deadline", "a deadline in the past", "read clock"] {
@@ -451,7 +443,7 @@ fn what_was_taken_before_a_move_follows_it() {
 #[test]
 fn closes_race_moves() {
     let case = Case::start_rounds();
-    let (server, accepted) = handing_over(&case, 2, |_| {});
+    let (server, accepted) = several(&case, 2, |_| {});
     let (mut before, mut after) = (0, 0);
     for turn in 0..rounds() {
         let (mut peer, mut connection, reactors) = pair(&server, &accepted);
@@ -510,7 +502,7 @@ fn a_connection_that_moved_holds_its_place() {
 #[test]
 fn a_move_wakes_whoever_polled_it_last() {
     let case = Case::start();
-    let (server, accepted) = handing_over(&case, 2, |_| {});
+    let (server, accepted) = several(&case, 2, |_| {});
     let (_peer, mut connection, reactors) = pair(&server, &accepted);
     let held = hold_reactor(&reactors[1]);
     let (first, last) = (Parker::new(), Parker::new());
