@@ -72,7 +72,13 @@ async fn read_all(mut reader: ReadHalf, seed: u64, mut rng: Rng, give_up: bool) 
     }
 }
 
-async fn write_all(mut writer: WriteHalf, seed: u64, down: usize, mut rng: Rng, how: How) -> (usize, Option<CloseReason>) {
+async fn write_all(
+    mut writer: WriteHalf,
+    seed: u64,
+    down: usize,
+    mut rng: Rng,
+    how: How,
+) -> (usize, Option<CloseReason>) {
     let mut at = 0;
     while at < down {
         let len = (1 + rng.below(20_000) as usize).min(down - at);

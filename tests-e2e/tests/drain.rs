@@ -54,14 +54,14 @@ fn a_queued_client_is_served_by_a_drain() {
 fn idle_connections_do_not_hold_a_drain() {
     let case = Case::start();
     let server = echo_server(&case);
-    let mut peers: Vec<Peer> = (0..100).map(|_| Peer::connect(server.addr())).collect();
+    let mut peers: Vec<Peer> = (0..1000).map(|_| Peer::connect(server.addr())).collect();
     for peer in &mut peers {
         peer.send(b"x").unwrap();
         assert_eq!(peer.read_exactly(1, SOON), Ok(b"x".to_vec()));
     }
     // A client that never sent anything is idle as well.
     let mut silent = Peer::connect(server.addr());
-    assert!(wait_until(SOON, || server.stats().open == 101));
+    assert!(wait_until(SOON, || server.stats().open == 1001));
     let report = server.stop(NEVER).unwrap();
     assert!(report.graceful && report.took < SOON, "{report:?}");
     for peer in peers.iter_mut().chain([&mut silent]) {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use epoxide::{Connection, ReactorConfig};
 use epoxide_tests_e2e::{
-    Case, Parker, Peer, Server, SockDiag, block_within, echo, handing_over, hold_reactor, loopback, poll_once, wait_until,
+    Case, Parker, Peer, Server, SockDiag, block_within, echo, handing_over, hold_reactor, loopback, poll_once,
+    wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(10);

@@ -1,20 +1,18 @@
-//! Connections that move to another reactor: under traffic, with everything that belongs to them, or not at all.
+//! Connections that move to another reactor: under traffic, with everything that belongs to them.
 
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use epoxide::{
-    Builder, Clock, CloseReason, Connection, ListenAddr, ListenOptions, ReactorConfig, ReactorHandle, RehomeError,
-};
+use epoxide::{Clock, CloseReason, Connection, ListenAddr, ListenOptions, ReactorConfig, ReactorHandle, RehomeError};
 use epoxide_tests_e2e::{
-    Case, Ending, Parker, Peer, Rng, Server, block_within, echo, handing_over, hold_reactor, loopback, moved_to_workers, pattern,
-    poll_once, rounds, stage, wait_until,
+    Case, Ending, Parker, Peer, Rng, Server, block_within, echo, hold_reactor, loopback, moved, moved_to_workers, pair,
+    pattern, ping, poll_once, rounds, several, stage, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -90,45 +88,6 @@ fn an_echo_that_moves_between_reactors_loses_nothing() {
     assert!(stats.rehomed as usize >= rounds(), "vacuity: {} moves", stats.rehomed);
     assert_eq!((stats.handler_errors, stats.adopted), (0, stats.rehomed));
     assert_eq!(stats.accepted + stats.adopted, stats.closed);
-}
-
-/// Several reactors whose handlers give their connections to the test.
-fn several(case: &Case, reactors: usize, set_up: impl FnOnce(&mut Builder)) -> (Server, Receiver<Connection>) {
-    handing_over(case, |b| {
-        b.reactors(reactors);
-        set_up(b);
-    })
-}
-
-/// A connected pair, and the reactors: its own first.
-fn pair(server: &Server, accepted: &Receiver<Connection>) -> (Peer, Connection, Vec<ReactorHandle>) {
-    let peer = Peer::connect(server.addr());
-    let connection = accepted.recv_timeout(SOON).expect("handed over");
-    let mut reactors = server.runtime().handles();
-    reactors.sort_by_key(|reactor| *reactor != connection.reactor());
-    (peer, connection, reactors)
-}
-
-fn moved(connection: &mut Connection, target: &ReactorHandle) -> Result<(), RehomeError> {
-    block_within(connection.rehome(target), SOON).expect("a move ends")
-}
-
-fn answer(connection: &mut Connection) -> io::Result<()> {
-    block_within(
-        async {
-            let received = connection.read().await?;
-            stage(connection, &received.ok_or_else(|| io::Error::other("the peer's end"))?)?;
-            connection.flush().await
-        },
-        SOON,
-    )
-    .expect("an answer is given")
-}
-
-fn ping(peer: &mut Peer, connection: &mut Connection) {
-    peer.send(b"ping").unwrap();
-    answer(connection).unwrap();
-    assert_eq!(peer.read_exactly(4, SOON), Ok(b"ping".to_vec()));
 }
 
 /// A task of the new home parks with its id in the read word: its wakes are its own reactor's, not messages.
@@ -242,154 +201,6 @@ fn a_connection_moves_between_polls_of_a_worker() {
     assert_eq!(server.reactor().workers().report().panics, 0);
 }
 
-/// A move that is dropped after any number of polls has not happened.
-#[test]
-fn a_dropped_move_has_not_happened() {
-    let case = Case::start_rounds();
-    let (server, accepted) = several(&case, 2, |_| {});
-    let (mut peer, mut connection, reactors) = pair(&server, &accepted);
-    let parker = Parker::new();
-    let (mut pending, mut made) = (0, 0);
-    for turn in 0..rounds() {
-        {
-            let held = (turn % 2 == 0).then(|| hold_reactor(&reactors[1]));
-            let mut rehome = pin!(connection.rehome(&reactors[1]));
-            let at_once = poll_once(rehome.as_mut(), &parker).is_ready();
-            pending += usize::from(!at_once);
-            // Dropped before the target has seen it, or at any time after.
-            if turn % 4 == 0 {
-                drop(held);
-                Rng::new(turn as u64).skew(20_000);
-            }
-            made += usize::from(at_once);
-        }
-        if connection.reactor() == reactors[1] {
-            // The target was quicker than the first poll: a move that was made.
-            moved(&mut connection, &reactors[0]).unwrap();
-        }
-        ping(&mut peer, &mut connection);
-    }
-    assert!(pending * 2 >= rounds(), "vacuity: {pending} of {} moves were under way", rounds());
-    assert_eq!(server.stats().rehomed, 2 * made as u64, "a dropped move was made");
-    assert!(wait_until(SOON, || reactors[1].stats().open == 0), "the target keeps what never came");
-    moved(&mut connection, &reactors[1]).unwrap();
-    ping(&mut peer, &mut connection);
-}
-
-/// The target refuses: stopped before, or while the move waits for it. The connection stays and works.
-#[test]
-fn a_target_that_stops_leaves_the_connection_where_it_was() {
-    let case = Case::start();
-    let (server, accepted) = several(&case, 1, |_| {});
-    let other = Server::start(&case, |_| {});
-    let (mut peer, mut connection, _) = pair(&server, &accepted);
-    let (home, target) = (connection.reactor(), other.reactor());
-    let held = hold_reactor(&target);
-    {
-        let mut rehome = pin!(connection.rehome(&target));
-        assert!(poll_once(rehome.as_mut(), &Parker::new()).is_pending());
-        target.stop();
-        drop(held);
-        assert!(matches!(block_within(rehome, SOON), Some(Err(RehomeError::Stopped))));
-    }
-    assert_eq!(connection.reactor(), home);
-    ping(&mut peer, &mut connection);
-    other.stop(Duration::ZERO).unwrap();
-    let error = moved(&mut connection, &target).unwrap_err();
-    assert!(matches!(error, RehomeError::Stopped), "{error}");
-    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::ConnectionAborted);
-    ping(&mut peer, &mut connection);
-}
-
-/// A full target refuses too.
-#[test]
-fn a_full_target_leaves_the_connection_where_it_was() {
-    let case = Case::start();
-    let (server, accepted) = several(&case, 2, |b| {
-        b.config(ReactorConfig { max_posts: 1, ..ReactorConfig::default() });
-    });
-    let (mut peer, mut connection, reactors) = pair(&server, &accepted);
-    let held = hold_reactor(&reactors[1]);
-    let waiting = reactors[1].run_here(|| ()).unwrap();
-    assert!(matches!(moved(&mut connection, &reactors[1]), Err(RehomeError::Full)));
-    drop(held);
-    block_within(waiting, SOON).unwrap().unwrap();
-    ping(&mut peer, &mut connection);
-    moved(&mut connection, &reactors[1]).unwrap();
-    ping(&mut peer, &mut connection);
-}
-
-/// Stops and drains of both homes at any moment of a move: the connection is whole at one of them, or was cut with the
-/// reactor that it was at; it is never at neither.
-#[test]
-fn stops_and_drains_of_either_home_race_a_move() {
-    let case = Case::start_rounds();
-    let (server, accepted) = several(&case, 1, |_| {});
-    let home = server.reactor();
-    let (mut came, mut stayed, mut cut) = (0, 0, 0);
-    for turn in 0..rounds() {
-        let other = Server::start(&case, |_| {});
-        let (mut peer, mut connection, _) = pair(&server, &accepted);
-        let target = other.reactor();
-        // Odd turns: the one that stops is the old home.
-        let (from, to) = if turn % 2 == 0 { (home.clone(), target.clone()) } else { (target.clone(), home.clone()) };
-        if turn % 2 == 1 {
-            moved(&mut connection, &target).unwrap();
-        }
-        let stopping = thread::spawn(move || {
-            Rng::new(turn as u64).skew(30_000);
-            match turn % 4 {
-                0 | 1 => target.stop(),
-                _ => target.drain(Duration::ZERO),
-            }
-        });
-        Rng::new(7 * turn as u64).skew(10_000);
-        let result = moved(&mut connection, &to);
-        let at = connection.reactor();
-        assert!(at == from || at == to);
-        stopping.join().unwrap();
-        other.stop(Duration::ZERO).unwrap();
-        match result {
-            Ok(()) => {
-                assert_eq!(at, to);
-                came += 1;
-            }
-            Err(RehomeError::Stopped) => {
-                assert_eq!(at, from, "turn {turn}: refused and gone");
-                stayed += 1;
-            }
-            Err(RehomeError::Ended(CloseReason::Aborted)) => {}
-            Err(other) => panic!("turn {turn}: {other}"),
-        }
-        if at == home && connection.close_reason().is_none() {
-            // Its reactor runs: it must work.
-            ping(&mut peer, &mut connection);
-        } else {
-            assert_eq!(connection.close_reason(), Some(CloseReason::Aborted), "turn {turn}");
-            assert_eq!(peer.ending(SOON), Ending::Reset, "turn {turn}: cut, and the peer is not told");
-            cut += 1;
-        }
-        drop(connection);
-    }
-    println!("{came} came, {stayed} stayed, {cut} were cut");
-    assert!(came > 0 && stayed > 0 && cut > 0, "vacuity: {came} came, {stayed} stayed, {cut} were cut");
-}
-
-/// The old home stops; what has moved away lives on.
-#[test]
-fn a_connection_that_moved_outlives_its_first_reactor() {
-    let case = Case::start();
-    let (server, accepted) = several(&case, 1, |_| {});
-    let other = Server::start(&case, |_| {});
-    let (mut peer, mut connection, _) = pair(&server, &accepted);
-    connection.set_deadline(Some(Instant::now() + Duration::from_secs(3600)), "far");
-    moved(&mut connection, &other.reactor()).unwrap();
-    assert!(server.stop(Duration::ZERO).is_ok());
-    ping(&mut peer, &mut connection);
-    drop(connection);
-    assert_eq!(peer.ending(SOON), Ending::Eof);
-}
-
 /// Close handles, deadlines and suspensions of before a move act on the connection where it is.
 #[test]
 fn what_was_taken_before_a_move_follows_it() {
@@ -437,40 +248,6 @@ fn what_was_taken_before_a_move_follows_it() {
         assert_eq!(peer.ending(SOON), ending, "{how}");
         drop(suspended);
     }
-}
-
-/// Close handles race moves: the close is never lost, whichever body it met.
-#[test]
-fn closes_race_moves() {
-    let case = Case::start_rounds();
-    let (server, accepted) = several(&case, 2, |_| {});
-    let (mut before, mut after) = (0, 0);
-    for turn in 0..rounds() {
-        let (mut peer, mut connection, reactors) = pair(&server, &accepted);
-        let handle = connection.close_handle();
-        let hard = turn % 2 == 0;
-        if turn % 3 == 0 {
-            connection.set_deadline(Some(Instant::now() + Duration::from_secs(3600)), "far");
-        }
-        let closing = thread::spawn(move || {
-            Rng::new(turn as u64).skew(40_000);
-            if hard { handle.reset() } else { handle.close() }
-        });
-        let (mut moves, mut ended) = (0, false);
-        while !ended && connection.close_reason().is_none() {
-            ended = moved(&mut connection, &reactors[(moves + 1) % 2]).is_err();
-            moves += 1;
-        }
-        before += usize::from(ended);
-        after += usize::from(!ended);
-        closing.join().unwrap();
-        let error = block_within(connection.read(), SOON).expect("the close is lost").unwrap_err();
-        assert_eq!(CloseReason::of(&error), Some(CloseReason::Local), "turn {turn}");
-        let expected = if hard { Ending::Reset } else { Ending::Eof };
-        assert_eq!(peer.ending(SOON), expected, "turn {turn}, {moves} moves");
-    }
-    println!("{before} closes ended a move, {after} came between two");
-    assert!(before > 0 && after > 0, "vacuity: {before} closes ended a move, {after} came between two");
 }
 
 /// The place within `max_connections` goes along, and is free when the connection has gone from its last home.

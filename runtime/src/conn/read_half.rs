@@ -70,7 +70,17 @@ impl ReadHalf {
         let pool = BufPool::of_size(body.home.config.recv_buffer_size);
         let budget = body.home.config.read_budget;
         let body = Held::new(body, ends::READER_GONE);
-        Self { body, pool, more: false, streak: budget, budget, over: false, late: 0, fresh: true, probe: Probe::default() }
+        Self {
+            body,
+            pool,
+            more: false,
+            streak: budget,
+            budget,
+            over: false,
+            late: 0,
+            fresh: true,
+            probe: Probe::default(),
+        }
     }
 
     /// Of another reactor's configuration, for a connection that moves there.

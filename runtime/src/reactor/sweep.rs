@@ -125,7 +125,8 @@ impl Reactor {
 
     fn read_clock_ran_out(&self, body: &Body, now: u64) -> bool {
         let limit = self.home.config.read_timeout;
-        let held = body.locator.get().is_some_and(|at| at.is_suspended()) || !body.flush.is_idle() || body.flush.is_closed();
+        let held =
+            body.locator.get().is_some_and(|at| at.is_suspended()) || !body.flush.is_idle() || body.flush.is_closed();
         if limit.is_zero() || held || !body.read.is_parked() {
             return false;
         }
