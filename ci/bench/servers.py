@@ -14,8 +14,11 @@ PROGRAMS = {"floor": "raw_epoll", "tokio_ct": "tokio_ct", "tokio_mt": "tokio_mt"
 URING = {"monoio_uring", "compio_uring"}
 
 
-def build_raw():
-    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples", "--bin", "raw"], cwd=ROOT, check=True)
+def build(sample):
+    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples", "--bin", sample], cwd=ROOT, check=True)
+
+
+def build_raw(): build("raw")
 
 
 def build_peers():

@@ -42,9 +42,8 @@ where
 {
     let (done, dones) = channel();
     let (home, away) = (reactors.first().expect("a reactor"), reactors.last().expect("a reactor"));
-    let told = done.clone();
     let future = async move {
-        let _ = told.send(future.await);
+        let _ = done.send(future.await);
     };
     match place {
         Place::Home => home.spawn(future).expect("the home takes a task").detach(),

@@ -146,6 +146,24 @@ fn a_move_keeps_what_the_connection_is() {
     assert_eq!(peer.read_to_end(SOON), (b"staged before".to_vec(), Ending::Eof));
 }
 
+/// Sizes and limits are those of the reactor where it is.
+#[test]
+fn a_move_changes_the_configuration() {
+    let case = Case::start();
+    let (server, accepted) = several(&case, 1, |_| {});
+    let other = Server::start(&case, |b| {
+        b.config(ReactorConfig { recv_buffer_size: 100, max_staged: 1000, ..ReactorConfig::default() });
+    });
+    let (mut peer, mut connection, _) = pair(&server, &accepted);
+    peer.send(&pattern(1000)).unwrap();
+    stage(&mut connection, &[1; 10]).unwrap();
+    moved(&mut connection, &other.reactor()).unwrap();
+    assert_eq!(connection.stage(&[2; 991]).unwrap_err().limit, 1000);
+    stage(&mut connection, &[2; 990]).unwrap();
+    let first = block_within(connection.read(), SOON).unwrap().unwrap().expect("bytes");
+    assert_eq!(&*first, &pattern(100)[..]);
+}
+
 /// A flush that the peer does not take holds the move until it is out; then the move is made, by any kind of thread.
 #[test]
 fn a_move_waits_for_the_flush_in_flight() {

@@ -288,6 +288,7 @@ impl ReadHalf {
 impl WriteHalf {
     /// The old body is told that this half is gone.
     fn set_body(&mut self, body: Arc<Body>) {
+        self.forget_room();
         self.body = Held::new(body, ends::WRITER_GONE);
     }
 }
