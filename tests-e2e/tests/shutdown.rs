@@ -332,9 +332,9 @@ fn a_stop_before_the_start_ends_the_start() {
         let (handle, addr) = (reactor.handle(), reactor.local_addrs()[0]);
         let task = handle.spawn(std::future::pending::<()>()).unwrap();
         if drains {
-            handle.drain(SOON)
+            handle.drain(SOON);
         } else {
-            handle.stop()
+            handle.stop();
         }
         reactor.run().unwrap();
         assert!(matches!(block_within(task, SOON), Some(Err(JoinError::Stopped))));
