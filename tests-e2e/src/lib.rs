@@ -50,6 +50,6 @@ pub use places::{Place, run_at};
 pub use pool::{assert_pool_quiet, moved_to_workers};
 pub use proc::{ThreadCpu, current_tid, free_fd_limit, our_fds};
 pub use rng::Rng;
-pub use server::{Server, handing_over, loopback};
+pub use server::{Server, begin_drain, handing_over, loopback};
 pub use sharing::sharing;
 pub use watchdog::Watchdog;

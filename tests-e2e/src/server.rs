@@ -2,9 +2,10 @@
 //! State owned: the runtime. Thread class: the test's thread.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::PoisonError;
 use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use epoxide::{Builder, Connection, ReactorHandle, Runtime, ShutdownReport, Stats};
@@ -164,4 +165,16 @@ pub fn handing_over(case: &Case, set_up: impl FnOnce(&mut Builder)) -> (Server, 
         set_up(b);
     });
     (server, accepted)
+}
+
+/// Asks for a stop on a thread of its own, and returns once the drain has begun: new clients are refused.
+///
+/// # Panics
+/// When that takes over 10 s.
+pub fn begin_drain(server: Server, grace: Duration) -> JoinHandle<ShutdownReport> {
+    let addr = server.addr();
+    let stopping = std::thread::spawn(move || server.stop(grace).expect("the runtime stops"));
+    let refused = wait_until(Duration::from_secs(10), || TcpStream::connect(addr).is_err());
+    assert!(refused, "the drain does not begin: new clients are accepted");
+    stopping
 }

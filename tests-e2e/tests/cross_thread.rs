@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use epoxide::{Clock, CloseReason, Connection, ReactorConfig};
 use epoxide_tests_e2e::{
-    Case, Ending, Peer, Place, Rng, asked_for, block_within, handing_over, pattern, rounds, run_at, stage, wait_until,
+    Case, Ending, Peer, Place, Rng, asked_for, block_within, handing_over, pair, pattern, rounds, run_at, several,
+    stage, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -102,17 +103,12 @@ fn full_duplex_on_two_plain_threads() {
 #[test]
 fn halves_on_two_threads_against_a_close_from_a_third() {
     let case = Case::start_rounds();
-    let (server, accepted) = handing_over(&case, |b| {
-        b.reactors(2);
-    });
+    let (server, accepted) = several(&case, 2, |_| {});
     let (mut during, mut cut) = (0, 0);
     for round in 0..rounds() {
         let mut rng = Rng::new(round as u64);
-        let mut peer = Peer::connect(server.addr());
-        let connection = accepted.recv_timeout(SOON).expect("handed over");
+        let (mut peer, connection, reactors) = pair(&server, &accepted);
         let handle = connection.close_handle();
-        let mut reactors = server.runtime().handles();
-        reactors.sort_by_key(|reactor| *reactor != connection.reactor());
         let (mut reader, mut writer) = connection.into_split();
         let reading = run_at(Place::any(&mut rng), &reactors, SOON, async move {
             let mut all = Vec::new();

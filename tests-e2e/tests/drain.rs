@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use epoxide::{Connection, time};
-use epoxide_tests_e2e::{Case, Ending, Gate, Peer, Server, hold_reactor, loopback, provoke_panic, wait_until};
+use epoxide_tests_e2e::{
+    Case, Ending, Gate, Peer, Server, begin_drain, hold_reactor, loopback, provoke_panic, wait_until,
+};
 
 const SOON: Duration = Duration::from_secs(10);
 const NEVER: Duration = Duration::from_secs(60);
@@ -88,14 +90,12 @@ fn requests_in_progress_are_answered() {
             }
         });
     });
-    let addr = server.addr();
-    let mut peers: Vec<Peer> = (0..10).map(|_| Peer::connect(addr)).collect();
+    let mut peers: Vec<Peer> = (0..10).map(|_| Peer::connect(server.addr())).collect();
     for peer in &mut peers {
         peer.send(b"first").unwrap();
     }
     assert!(gate.wait_waiting(10, SOON), "every request is in its handler");
-    let stopping = thread::spawn(move || server.stop(NEVER).unwrap());
-    assert!(wait_until(SOON, || std::net::TcpStream::connect(addr).is_err()), "a new client is refused");
+    let stopping = begin_drain(server, NEVER);
     for peer in &mut peers {
         peer.send(b"second").unwrap();
     }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use epoxide::{CloseReason, Connection, JoinError, Reactor, ReactorConfig, ReactorHandle, Runtime, workers};
 use epoxide_tests_e2e::{
-    Case, Ending, Gate, Peer, Place, Server, block_within, echo, free_fd_limit, handing_over, hold_reactor, http_ok,
-    loopback, moved_to_workers, pattern, rounds, run_at, stage, wait_until,
+    Case, Ending, Gate, Peer, Place, Server, begin_drain, block_within, echo, free_fd_limit, handing_over,
+    hold_reactor, http_ok, loopback, moved_to_workers, pair, pattern, rounds, run_at, several, stage, wait_until,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -24,17 +24,12 @@ const NEVER: Duration = Duration::from_secs(600);
 #[test]
 fn requests_in_progress_anywhere_are_answered() {
     let case = Case::start();
-    let (server, accepted) = handing_over(&case, |b| {
-        b.reactors(2);
-    });
+    let (server, accepted) = several(&case, 2, |_| {});
     let gate = Gate::new();
     let mut peers = Vec::new();
     let mut served = Vec::new();
     for place in Place::ALL.repeat(4) {
-        let mut peer = Peer::connect(server.addr());
-        let mut connection = accepted.recv_timeout(SOON).expect("handed over");
-        let mut reactors = server.runtime().handles();
-        reactors.sort_by_key(|reactor| *reactor != connection.reactor());
+        let (mut peer, mut connection, reactors) = pair(&server, &accepted);
         let gate = gate.clone();
         served.push(run_at(place, &reactors, SOON, async move {
             while let Some(request) = connection.read_idle().await? {
@@ -50,9 +45,7 @@ fn requests_in_progress_anywhere_are_answered() {
     assert!(gate.wait_waiting(peers.len(), SOON), "every request is in its handler");
     // Later ones are let go by their handlers, and hold nothing.
     drop(accepted);
-    let addr = server.addr();
-    let stopping = thread::spawn(move || server.stop(NEVER).unwrap());
-    assert!(wait_until(SOON, || TcpStream::connect(addr).is_err()), "a new client is refused");
+    let stopping = begin_drain(server, NEVER);
     gate.open();
     for (i, peer) in peers.iter_mut().enumerate() {
         assert_eq!(peer.read_to_end(SOON), (b"first".to_vec(), Ending::Eof), "connection {i}");
@@ -90,9 +83,7 @@ fn a_job_without_a_deadline_is_waited_for() {
     peer.send(b"work").unwrap();
     let pool = server.reactor().workers();
     assert!(wait_until(SOON, || pool.report().jobs_running == 1));
-    let addr = server.addr();
-    let stopping = thread::spawn(move || server.stop(Duration::MAX).unwrap());
-    assert!(wait_until(SOON, || TcpStream::connect(addr).is_err()), "the drain has begun");
+    let stopping = begin_drain(server, Duration::MAX);
     gate.open();
     assert_eq!(peer.read_to_end(SOON), (b"work".to_vec(), Ending::Eof));
     let report = stopping.join().unwrap();
@@ -151,9 +142,7 @@ fn resets_in_every_phase_do_not_hold_a_drain() {
     }
     assert!(gate.wait_waiting(1, SOON) && wait_until(SOON, || server.stats().flush_parks > 0));
     assert!(wait_until(SOON, || server.stats().lingering == 1), "one was let go and waits for its peer");
-    let addr = server.addr();
-    let stopping = thread::spawn(move || server.stop(NEVER).unwrap());
-    assert!(wait_until(SOON, || TcpStream::connect(addr).is_err()), "the drain has begun");
+    let stopping = begin_drain(server, NEVER);
     peers.into_iter().for_each(Peer::reset);
     gate.open();
     let report = stopping.join().unwrap();
@@ -252,16 +241,11 @@ fn hooks_come_after_the_last_handler_and_before_the_stop_returns() {
     let mut peer = Peer::connect(server.addr());
     peer.send(b"x").unwrap();
     assert!(gate.wait_waiting(1, SOON));
-    let (addr, on) = (server.addr(), log.clone());
-    let stopping = thread::spawn(move || {
-        let report = server.stop(NEVER).unwrap();
-        on.lock().unwrap().push("stopped");
-        report
-    });
-    assert!(wait_until(SOON, || TcpStream::connect(addr).is_err()), "the drain has begun");
+    let stopping = begin_drain(server, NEVER);
     gate.open();
     assert_eq!(peer.read_to_end(SOON), (b"x".to_vec(), Ending::Eof));
     assert!(stopping.join().unwrap().graceful);
+    log.lock().unwrap().push("stopped");
     let mut log = std::mem::take(&mut *log.lock().unwrap());
     // The other reactor had nobody to wait for.
     let first = log.iter().position(|what| *what == "hook").expect("a hook ran");
