@@ -47,6 +47,7 @@ fn a_reset_while_a_flush_parks_always_completes_the_flush() {
     let case = Case::start_rounds();
     let (server, accepted) = handing_over(&case, |_| {});
     let (mut refused, mut woken, mut delay) = (0, 0, 0_u32);
+    let (mut taken_before, mut roomy) = (0, 0);
     let mut rng = Rng::new(14);
     let turn = Arc::new(AtomicUsize::new(0));
     let (handles, closers) = channel::<epoxide::CloseHandle>();
@@ -98,11 +99,17 @@ fn a_reset_while_a_flush_parks_always_completes_the_flush() {
                 }
             }
         };
-        assert!(outcome.is_err(), "round {round}: a flush that was reset claims success");
+        // On a loaded machine the kernel hands on late what fills the socket, and finds room after all: then the flush
+        // was done before the reset, and there is a send that was not refused.
+        let taken = server.stats().sends - server.stats().send_eagain;
+        let claims = usize::from(outcome.is_ok());
+        assert!(claims == 0 || taken > taken_before, "round {round}: a flush that was reset claims success");
+        (taken_before, roomy) = (taken, roomy + claims);
     }
     drop(handles);
     closer.join().unwrap();
-    println!("close first: {refused}, close while or after arming: {woken}");
+    println!("close first: {refused}, close while or after arming: {woken}, room after all: {roomy}");
+    assert!(roomy * 2 < rounds(), "vacuity: the socket does not fill");
     if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
         println!("one core only: the two sides cannot race, so their order proves nothing");
         return;
