@@ -93,7 +93,7 @@ def judge(report):
 
 
 def run(options, report):
-    servers.build("threadpool")
+    servers.build(["threadpool"])
     micro.build()
     programs = commands()
     if options.smoke:

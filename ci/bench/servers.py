@@ -1,4 +1,4 @@
-"""What is measured and how it is built: our sample `raw`, the floor and the peers."""
+"""What is measured and how it is built: our samples `raw` and `pipe`, the floor and the peers."""
 import pathlib, socket, subprocess, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -14,11 +14,15 @@ PROGRAMS = {"floor": "raw_epoll", "tokio_ct": "tokio_ct", "tokio_mt": "tokio_mt"
 URING = {"monoio_uring", "compio_uring"}
 
 
-def build(sample):
-    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples", "--bin", sample], cwd=ROOT, check=True)
+# Our samples. `raw` is what the targets are about.
+OWN = ["raw", "pipe"]
 
 
-def build_raw(): build("raw")
+def build(samples):
+    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples"] + [f"--bin={name}" for name in samples], cwd=ROOT, check=True)
+
+
+def build_own(): build(OWN)
 
 
 def build_peers():
@@ -28,9 +32,9 @@ def build_peers():
 
 def command(name):
     """The command line of a server, with {addr} where the address goes."""
-    if name == "raw":
+    if name in OWN:
         # One reactor against one core; `--body bench` answers the same bytes as the peers.
-        return f"{ROOT}/target/release/raw --addr {{addr}} --reactors 1 --body bench"
+        return f"{ROOT}/target/release/{name} --addr {{addr}} --reactors 1 --body bench"
     return f"{PEERS_TARGET}/release/{PROGRAMS[name]} {{addr}}"
 
 

@@ -4,7 +4,7 @@
 //! Thread class: any thread, one reader and one writer at a time (`&mut self`).
 
 use bytes::Bytes;
-use epoxide::{CloseHandle, Connection, Draining, ReadHalf, RecvBuf, StagedLimit, WriteHalf};
+use epoxide::{CloseHandle, Connection, Draining, ReadHalf, RecvBuf, Reserved, StagedLimit, WriteHalf};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -66,6 +66,12 @@ pub trait Transmit: Send + 'static {
     /// [`StagedLimit`]: nothing was taken, the connection stays usable.
     fn stage_bytes(&mut self, bytes: Bytes) -> Result<(), StagedLimit>;
 
+    /// Reserves `n` bytes of staging space to be written through [`bytes::BufMut`]; what was written is staged.
+    ///
+    /// # Errors
+    /// [`StagedLimit`] when they are not to be had.
+    fn try_reserve(&mut self, n: usize) -> Result<Reserved<'_>, StagedLimit>;
+
     /// Lends at least `n` zeroed bytes of staging space; [`advance`](Self::advance) says how many were filled.
     ///
     /// # Errors
@@ -90,6 +96,16 @@ pub trait Transmit: Send + 'static {
     /// Why the connection ended; [`io::ErrorKind::BrokenPipe`] after this side's end.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
+    /// Ready once at most `at_most` bytes are unsent; what is staged is flushed for it. `Pending` registers the waker.
+    ///
+    /// A transport that cannot tell part of the way waits until everything has gone, which is what the default does.
+    ///
+    /// # Errors
+    /// As [`poll_flush`](Self::poll_flush).
+    fn poll_unsent(&mut self, cx: &mut Context<'_>, at_most: usize) -> Poll<io::Result<()>> {
+        if self.unsent_len() <= at_most { Poll::Ready(Ok(())) } else { self.poll_flush(cx) }
+    }
+
     /// Flushes, then tells the peer that nothing more comes (FIN; over TLS close_notify before it). Reading goes on.
     ///
     /// # Errors
@@ -112,10 +128,12 @@ pub trait Transport: Send + 'static {
 }
 
 impl Receive for ReadHalf {
+    #[inline]
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
         self.poll_read(cx)
     }
 
+    #[inline]
     fn poll_receive_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
         Pin::new(&mut self.read_idle()).poll(cx)
     }
@@ -142,12 +160,17 @@ impl Receive for ReadHalf {
 }
 
 impl Transmit for WriteHalf {
+    #[inline]
     fn stage(&mut self, bytes: &[u8]) -> Result<(), StagedLimit> {
         Self::stage(self, bytes)
     }
 
     fn stage_bytes(&mut self, bytes: Bytes) -> Result<(), StagedLimit> {
         Self::stage_bytes(self, bytes)
+    }
+
+    fn try_reserve(&mut self, n: usize) -> Result<Reserved<'_>, StagedLimit> {
+        Self::try_reserve(self, n)
     }
 
     fn spare(&mut self, n: usize) -> Result<&mut [u8], StagedLimit> {
@@ -158,16 +181,23 @@ impl Transmit for WriteHalf {
         Self::advance(self, n);
     }
 
+    #[inline]
     fn staged_len(&self) -> usize {
         Self::staged_len(self)
     }
 
+    #[inline]
     fn unsent_len(&self) -> usize {
         Self::unsent_len(self)
     }
 
+    #[inline]
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_flush(self, cx)
+    }
+
+    fn poll_unsent(&mut self, cx: &mut Context<'_>, at_most: usize) -> Poll<io::Result<()>> {
+        Self::poll_unsent(self, cx, at_most)
     }
 
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -105,6 +105,22 @@ impl RecvBuf {
         }
     }
 
+    /// Bytes of memory that the buffer occupies, read or not: what a pool lent. Parts that share it all say the same.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.block.as_ref().map_or(0, |block| block.size())
+    }
+
+    /// Free bytes behind the data, which `read_more` receives into: 0 when the buffer is shared.
+    #[inline]
+    pub fn spare_capacity(&self) -> usize {
+        match &self.block {
+            // All consumed: the whole block is free.
+            Some(block) if !block.is_shared() && block.start == block.end => block.size(),
+            _ => self.capacity_left(),
+        }
+    }
+
     /// The free space behind the data; `None` if there is none, or if the block is shared.
     #[inline]
     pub(crate) fn tail(&mut self) -> Option<&mut [u8]> {

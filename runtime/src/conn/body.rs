@@ -74,6 +74,8 @@ pub(crate) mod ends {
 pub(crate) struct Slow {
     pub(crate) out: Outgoing,
     pub(crate) waiter: Option<Waker>,
+    /// The waiter is woken early, with so many bytes queued. A flush of its own leaves it alone: an early wake costs it a poll.
+    pub(crate) wake_at: usize,
     /// Where the last byte ends that was ever handed to a flush through here, counted as `accepted` counts. Fast paths
     /// pass it by, so it may be behind `accepted`; then nothing waits.
     pub(crate) end: u64,
@@ -153,7 +155,14 @@ impl Body {
             key: AtomicU64::new(Key::NONE.0),
             home,
             reader: Mutex::new(None),
-            slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None, end: 0, lent: false, frames: None }),
+            slow: Mutex::new(Slow {
+                out: Outgoing::new(),
+                waiter: None,
+                wake_at: 0,
+                end: 0,
+                lent: false,
+                frames: None,
+            }),
             deadline: Mutex::default(),
             locator: OnceLock::new(),
             socket: SocketWord::new(),
@@ -274,6 +283,21 @@ impl Body {
             run::caught(|| waiter.wake());
         }
         self.wake_ready();
+    }
+
+    /// The flush came on a part of its way: wakes a writer that waits for no more than that.
+    pub(crate) fn wake_part_way(&self) {
+        let mut slow = lock(&self.slow);
+        // Loaded under the mutex: a waiter that registers later sees the same or less.
+        if self.queued.load(Ordering::Relaxed) > slow.wake_at {
+            return;
+        }
+        slow.wake_at = 0;
+        let waiter = slow.waiter.take();
+        drop(slow);
+        if let Some(waiter) = waiter {
+            run::caught(|| waiter.wake());
+        }
     }
 
     /// Wakes those waiters of a shared writer whose bytes are out, and all of them when nothing more goes out. To be

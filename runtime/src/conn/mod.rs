@@ -51,6 +51,8 @@ mod flush_word_loom;
 pub(crate) mod frames;
 pub(crate) mod locator;
 mod options;
+#[cfg(all(test, loom))]
+mod part_way_loom;
 mod probe;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;

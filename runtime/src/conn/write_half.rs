@@ -76,7 +76,7 @@ impl WriteHalf {
         if self.staged.tail_mut().try_reserve(n).is_err() {
             return Err(self.limit(n));
         }
-        Ok(Reserved { tail: self.staged.tail_mut().limit(n) })
+        Ok(Reserved::new(self.staged.tail_mut(), n))
     }
 
     /// Lends at least `n` zeroed bytes of staging space; [`advance`](Self::advance) says how many were filled. What is
@@ -173,6 +173,13 @@ impl WriteHalf {
 #[derive(Debug)]
 pub struct Reserved<'a> {
     tail: Limit<&'a mut Vec<u8>>,
+}
+
+impl<'a> Reserved<'a> {
+    /// Up to `n` bytes more at the end of `staging`: for transports that stage in a buffer of their own.
+    pub fn new(staging: &'a mut Vec<u8>, n: usize) -> Self {
+        Self { tail: staging.limit(n) }
+    }
 }
 
 impl<'a> Deref for Reserved<'a> {
