@@ -16,6 +16,7 @@ use crate::exec::local;
 use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
+use crate::trace;
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
@@ -145,6 +146,7 @@ impl SharedWriter {
             Ok(end) => end,
             Err(refusal) => {
                 body.home.count(Count::FramesRefused, 1);
+                trace::refused(body.home.index, "SharedLimits", frame.len());
                 return SendOutcome::Refused(refusal, frame);
             }
         };

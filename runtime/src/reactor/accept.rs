@@ -16,15 +16,20 @@ use crate::exec::{local, run};
 use crate::id::ListenerId;
 use crate::stats::{Count, Gauge};
 use crate::sync::limit::{Limit, Place};
-use crate::sys;
 use crate::sys::epoll::Epoll;
 use crate::sys::socket::UnixPath;
+use crate::{sys, trace};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::Location;
 use std::sync::Arc;
 
 /// Turns a connection into the task that serves it.
-pub(crate) type Handler = Box<dyn Fn(Connection, Arc<Header>) -> Task>;
+pub(crate) struct Handler {
+    pub(crate) serve: Box<dyn Fn(Connection, Arc<Header>) -> Task>,
+    /// Where the listener was named: what a report calls the tasks of its connections.
+    pub(crate) at: &'static Location<'static>,
+}
 
 /// A listening socket on this reactor.
 pub(crate) struct Listener {
@@ -126,6 +131,7 @@ impl Reactor {
             // Places first: past the limit nothing is accepted, and the kernel's queue holds the rest.
             let Some(places) = self.places(index) else {
                 local::count_here(Count::AcceptLimited, 1);
+                trace::paused_full(self.home.index, self.listeners[index].id);
                 self.take_out(index);
                 return true;
             };
@@ -165,11 +171,12 @@ impl Reactor {
         if self.stage >= Stage::Draining {
             body.signal_reader(Mark::Draining);
         }
+        trace::accepted(self.home.index, self.listeners[index].id, body.key());
         let connection = Connection::new(body);
         let handler = &self.listeners[index].handler;
-        let header = Header::new(self.home.clone());
+        let header = Header::new(self.home.clone(), handler.at);
         let mut task = None;
-        run::caught(|| task = Some(handler(connection, header)));
+        run::caught(|| task = Some((handler.serve)(connection, header)));
         if let Some(task) = task {
             local::insert_task(task);
         }
@@ -195,6 +202,7 @@ impl Reactor {
     /// Out of descriptors or memory: level-triggered epoll would spin, so the listener leaves it until the tick.
     fn pause(&mut self, index: usize, error: &io::Error) {
         let listener = &mut self.listeners[index];
+        trace::paused_starved(self.home.index, listener.id, error);
         listener.starved = true;
         if !listener.complained {
             listener.complained = true;
@@ -241,6 +249,7 @@ impl Reactor {
             if listener.paused && !full && self.epoll.add(listener.fd.as_fd(), interest(listener), index as u64).is_ok()
             {
                 listener.paused = false;
+                trace::resumed(self.home.index, listener.id);
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::exec::{local, run};
 use crate::id::Key;
 use crate::reactor::table::Entry;
 use crate::stats::Count;
-use crate::sys;
+use crate::{sys, trace};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -107,6 +107,7 @@ impl Reactor {
         }
         body.store_reason(if body.has_ended(ends::PEER_FIN) { CloseReason::PeerFin } else { CloseReason::Local });
         local::count_here(Count::Closed, 1);
+        trace::ended(self.home.index, key, body.reason());
         self.show_open();
         if Arc::strong_count(&body) > 1 || !body.socket.is_ours() {
             // Somebody is inside a call on it, or holds the socket by another descriptor: epoll must forget it now.

@@ -5,7 +5,7 @@
 
 use super::Reactor;
 use crate::exec::home::Stage;
-use crate::exec::{local, run};
+use crate::exec::local;
 use crate::stats::{Count, Gauge};
 use crate::sys;
 use crate::time;
@@ -38,7 +38,7 @@ impl Reactor {
             self.home.counts.add_own(Count::Panics, self.timers.take_wake_panics());
         }
         self.sweep_if_due(now);
-        run::batch(self.home.config.task_budget);
+        self.run_tasks();
         self.read_own_messages();
 
         self.home.counts.set(Gauge::Lingering, self.table.lingering());
