@@ -59,6 +59,13 @@ pub mod signal {
 }
 pub mod workers;
 
+/// The fault seam, for this repository's own chaos tests: with `--cfg epoxide_chaos` only.
+#[cfg(epoxide_chaos)]
+#[doc(hidden)]
+pub mod chaos {
+    pub use crate::sys::chaos::{Call, EventFault, Fault, Faults, install, now, outstanding, skip};
+}
+
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

@@ -9,6 +9,7 @@
 //! | `heads` | how many requests end in the bytes received so far |
 //! | `http` | the loop that gives every request the same answer, and what answers look like |
 //! | `responses` | a client's side: whole responses in the bytes received |
+//! | `ws` | a WebSocket over bytes in memory (feature `http`) |
 //! | `report` | what a load run has seen |
 
 pub mod cli;
@@ -18,3 +19,5 @@ pub mod report;
 pub mod request;
 pub mod responses;
 pub mod server;
+#[cfg(feature = "http")]
+pub mod ws;

@@ -17,6 +17,7 @@
 //! make the large and the long tests larger and longer.
 
 mod baseline;
+pub mod broadcast;
 mod case;
 mod diag;
 mod exec;
@@ -50,7 +51,7 @@ pub use peer::{Ending, Peer, PeerOptions, Unconnected, pattern, tcp_pair, wait_u
 pub use pending::run_pending;
 pub use places::{Place, run_at};
 pub use pool::{assert_pool_quiet, moved_to_workers};
-pub use proc::{ThreadCpu, current_tid, free_fd_limit, our_fds};
+pub use proc::{FdLimit, ThreadCpu, current_tid, free_fd_limit, our_fds, resident_bytes};
 pub use rng::Rng;
 pub use server::{Server, begin_drain, handing_over, loopback, telling};
 pub use sharing::sharing;

@@ -7,8 +7,9 @@
 use super::Reactor;
 use crate::conn::body::Body;
 use crate::conn::connection::Connection;
+use crate::conn::ending;
 use crate::conn::read_word::Mark;
-use crate::error::complain;
+use crate::error::{CloseReason, complain};
 use crate::exec::header::Header;
 use crate::exec::home::Stage;
 use crate::exec::task::Task;
@@ -165,6 +166,8 @@ impl Reactor {
         let body = Arc::new(Body::new(fd, listener.tcp, self.home.clone(), listener.id, places));
         local::count_here(Count::Accepted, 1);
         if let Err(error) = self.register(&body) {
+            // No handler will ever see it: a FIN would look like an empty answer.
+            ending::reset(&body, CloseReason::from_io("epoll_ctl", &error));
             self.pause(index, &error);
             return;
         }

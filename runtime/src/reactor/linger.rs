@@ -101,7 +101,10 @@ impl Reactor {
     pub(super) fn close(&mut self, key: Key) {
         let Some(entry) = self.table.remove(key) else { return };
         let body = entry.body;
-        if !body.flush.is_idle() && !body.flush.is_closed() {
+        let unsent = !body.flush.is_idle() && !body.flush.is_closed();
+        // A call failed on a socket that may be alive (ENOBUFS, ENOMEM): what was queued is gone.
+        let failed = matches!(body.reason(), Some(CloseReason::Io { .. }));
+        if unsent || failed {
             // What was promised to the peer cannot be sent any more: it must not look whole.
             ending::reset(&body, CloseReason::Local);
         }

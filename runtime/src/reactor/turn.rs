@@ -51,6 +51,8 @@ impl Reactor {
         if self.is_runnable() {
             return Some(Duration::ZERO);
         }
+        #[cfg(epoxide_chaos)]
+        sys::chaos::pause(sys::chaos::Call::Sleep);
         self.home.announce_sleep();
         // Whatever other threads published before they looked at the flag is visible from here on.
         if self.home.has_messages() || self.home.stage() != self.stage || is_woken() {

@@ -12,6 +12,9 @@ const FAR: Duration = Duration::from_secs(1 << 40);
 /// CLOCK_MONOTONIC now, in full resolution (a few ns through the vDSO; see `clock_gettime(2)`).
 #[inline]
 pub(crate) fn now() -> Instant {
+    #[cfg(epoxide_chaos)]
+    return Instant::now() + Duration::from_millis(crate::sys::clock::offset_ms());
+    #[cfg(not(epoxide_chaos))]
     Instant::now()
 }
 
