@@ -32,6 +32,10 @@ pub struct ReactorConfig {
     pub accept_budget: usize,
     /// Reads in a row that a connection may complete on a reactor thread before others get their turn. Default 16.
     pub read_budget: u32,
+    /// Before a read parks on a thread other than its reactor's, may one recv be tried? How often it is depends on how often
+    /// it brings something: [`Stats::probes`](crate::Stats::probes) and
+    /// [`probes_missed`](crate::Stats::probes_missed) tell. Default true.
+    pub optimistic_reads: bool,
     /// Bytes that one flush, or flushes in a row, may send on a reactor thread before others get their turn. Default
     /// 256 KiB.
     pub flush_budget: usize,
@@ -57,6 +61,7 @@ impl Default for ReactorConfig {
             task_budget: 1024,
             accept_budget: 64,
             read_budget: 16,
+            optimistic_reads: true,
             flush_budget: 256 * 1024,
             max_posts: 65_536,
             stall_threshold: Duration::from_millis(100),

@@ -81,6 +81,7 @@ pub use conn::deadline::ReadTimeoutSuspended;
 pub use conn::ending::CloseHandle;
 pub use conn::read_half::ReadHalf;
 pub use conn::read_ops::{Read, ReadMore, ReadSlice};
+pub use conn::rehome::{Rehome, RehomeError};
 pub use conn::send_file::SendFile;
 pub use conn::shared::{Refusal, SendOutcome, SharedLimits, SharedWriter};
 pub use conn::shared_wait::{Closed, SharedFlush};

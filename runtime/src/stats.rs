@@ -68,6 +68,8 @@ counters! {
     Accepted accepted,
     /// Connections that came otherwise: attempts to connect, `from_std`, `Listener::accept`.
     Adopted adopted,
+    /// Connections that came from another reactor by `rehome`; each of them was adopted too.
+    Rehomed rehomed,
     /// Connections made by `connect`.
     Connected connected,
     /// Connections closed: their descriptor's table slot was freed.
@@ -76,6 +78,10 @@ counters! {
     Reads reads,
     /// Those that found nothing (`EAGAIN`).
     Eagain eagain,
+    /// Those made off the reactor before a park, though nothing was known to be there (`ReactorConfig::optimistic_reads`).
+    Probes probes,
+    /// Those of the probes that found nothing.
+    ProbesMissed probes_missed,
     /// Calls of `send(2)`, `sendmsg(2)` and `sendfile(2)`, on any thread.
     Sends sends,
     /// Those that the socket refused (`EAGAIN`).

@@ -2,9 +2,10 @@
 //! State owned: the runtime. Thread class: the test's thread.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::PoisonError;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use epoxide::{Builder, Connection, ReactorConfig, ReactorHandle, Runtime, ShutdownReport, Stats};
@@ -167,4 +168,31 @@ impl Drop for Server {
         let report = self.end(Duration::from_secs(5));
         assert!(report.is_ok(), "the runtime does not stop: {report:?}");
     }
+}
+
+/// A server whose handlers hand their connections to the test.
+pub fn handing_over(case: &Case, set_up: impl FnOnce(&mut Builder)) -> (Server, Receiver<Connection>) {
+    let (connections, accepted) = channel();
+    let server = Server::start(case, |b| {
+        b.listen(loopback(), move |connection: Connection| {
+            let connections = connections.clone();
+            async move {
+                let _ = connections.send(connection);
+            }
+        });
+        set_up(b);
+    });
+    (server, accepted)
+}
+
+/// Asks for a stop on a thread of its own, and returns once the drain has begun: new clients are refused.
+///
+/// # Panics
+/// When that takes over 10 s.
+pub fn begin_drain(server: Server, grace: Duration) -> JoinHandle<ShutdownReport> {
+    let addr = server.addr();
+    let stopping = std::thread::spawn(move || server.stop(grace).expect("the runtime stops"));
+    let refused = wait_until(Duration::from_secs(10), || TcpStream::connect(addr).is_err());
+    assert!(refused, "the drain does not begin: new clients are accepted");
+    stopping
 }

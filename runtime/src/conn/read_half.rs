@@ -8,6 +8,7 @@ use crate::buf::{BufPool, RecvBuf};
 use crate::conn::body::{Body, ends};
 use crate::conn::deadline;
 use crate::conn::ending::Held;
+use crate::conn::probe::Probe;
 use crate::conn::read_word::{Look, Waiter};
 use crate::error::{Clock, CloseReason};
 use crate::exec::local::{self, Here};
@@ -40,6 +41,8 @@ pub struct ReadHalf {
     waits: bool,
     /// Nothing was received yet: a drain lets the first request in, if it has arrived.
     fresh: bool,
+    /// Recvs before a park that nobody has asked for.
+    probe: Probe,
 }
 
 /// What a reader may still receive of a connection that has a reason to end: more than the kernel's default limit of a
@@ -70,7 +73,23 @@ impl ReadHalf {
         let pool = BufPool::of_size(body.home.config.recv_buffer_size);
         let budget = body.home.config.read_budget;
         let body = Held::new(body, ends::READER_GONE);
-        Self { body, pool, more: false, streak: budget, budget, over: false, late: 0, waits: false, fresh: true }
+        Self {
+            body,
+            pool,
+            more: false,
+            streak: budget,
+            budget,
+            over: false,
+            late: 0,
+            waits: false,
+            fresh: true,
+            probe: Probe::default(),
+        }
+    }
+
+    /// Of another reactor's configuration, for a connection that moves there.
+    pub(crate) fn set_budget(&mut self, budget: u32) {
+        (self.streak, self.budget) = (budget, budget);
     }
 
     /// Reads into a pooled buffer: [`poll_recv`](Self::poll_recv) with the one path told apart that nearly every request
@@ -186,6 +205,11 @@ impl ReadHalf {
         let body = &*self.body;
         let here = local::here(&body.home);
         body.touch(here);
+        if !here.is_home && body.home.config.optimistic_reads && self.probe.tries() {
+            body.home.count(Count::Probes, 1);
+            self.more = true;
+            return false;
+        }
         body.set_foreign_reader(waker.clone());
         if !body.read.park(Waiter::Foreign) {
             return false;
@@ -293,6 +317,9 @@ impl ReadHalf {
         body.home.count(Count::Reads, 1);
         if error.kind() == io::ErrorKind::WouldBlock {
             body.home.count(Count::Eagain, 1);
+            if self.probe.missed() {
+                body.home.count(Count::ProbesMissed, 1);
+            }
             // What was received comes before the reason (law 11), and now nothing is left. Every later read says the same.
             let reason = body.reason();
             self.over = reason.is_some();

@@ -151,6 +151,12 @@ impl WriteHalf {
         }
     }
 
+    /// The connection is another reactor's: what may be staged is up to its configuration.
+    pub(crate) fn forget_room(&mut self) {
+        self.trim();
+        self.room = 0;
+    }
+
     /// Bytes that may be staged now.
     pub(crate) fn room(&self) -> usize {
         let held = self.staged.len() + self.body.queued.load(Ordering::Relaxed);

@@ -21,9 +21,13 @@ pub(crate) struct Ended {
     pub(crate) cut: usize,
 }
 
-/// Is nothing more to be sent? Lingering, or a shared writer that a drain ended and that somebody still holds.
+/// Is nothing more to be sent? Lingering, a shared writer that a drain ended and that somebody still holds, or a
+/// connection that moved away.
 fn is_out(entry: &Entry) -> bool {
     let body = &entry.body;
+    if body.socket.is_gone() {
+        return true;
+    }
     let ended = body.has_ended(ends::SHARED) && body.has_ended(ends::READER_GONE) && body.flush.is_over();
     body.flush.is_idle() && (entry.linger.is_some() || ended)
 }
@@ -131,8 +135,10 @@ impl Reactor {
             let Some((key, entry)) = self.table.at(index) else { continue };
             let (body, lingers, out) = (entry.body.clone(), entry.linger.is_some(), is_out(entry));
             if !out {
-                cut += usize::from(body.reason().is_none() || !lingers);
+                let is_cut = body.reason().is_none() || !lingers;
                 ending::reset(&body, CloseReason::Aborted);
+                // One that was on its way here stays where it is. Nobody changes that after the reset.
+                cut += usize::from(is_cut && body.socket.is_ours());
             }
             drop(body);
             self.close(key);

@@ -69,7 +69,7 @@ impl Reactor {
     pub(super) fn begin_linger(&mut self, key: Key) {
         let Some(entry) = self.table.get(key) else { return };
         entry.body.forget_waiters();
-        if entry.body.has_ended(ends::TAKEN) {
+        if !entry.body.socket.is_ours() {
             self.close(key);
             return;
         }
@@ -112,7 +112,7 @@ impl Reactor {
         local::count_here(Count::Closed, 1);
         trace::ended(self.home.index, key, body.reason());
         self.show_open();
-        if Arc::strong_count(&body) > 1 || body.has_ended(ends::TAKEN) {
+        if Arc::strong_count(&body) > 1 || !body.socket.is_ours() {
             // Somebody is inside a call on it, or holds the socket by another descriptor: epoll must forget it now.
             let _ = self.epoll.delete(body.as_fd());
         }

@@ -160,6 +160,30 @@ impl<Kind> Builder<Kind> {
         self
     }
 
+    /// Wraps the life of every reactor's, worker's and blocking thread: the hook is called on it, calls on, and what it
+    /// holds meanwhile is dropped there when the thread has nothing left, its last task and the `on_stop` hooks included.
+    /// With several hooks the first is outermost.
+    ///
+    /// For libraries that look for something of theirs on the calling thread. Those that need tokio's runtime for their
+    /// timers and tasks find one that runs beside this one:
+    /// ```ignore
+    /// let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    /// let hosted = tokio.handle().clone();
+    /// let mut server = epoxide::Runtime::builder();
+    /// server.enter(move |thread| {
+    ///     let _entered = hosted.enter();
+    ///     thread();
+    /// });
+    /// // `tokio::time::sleep` and `tokio::spawn` work in every handler; `tokio` must outlive the server.
+    /// ```
+    ///
+    /// A hook that panics or does not call the thread fails the start; on a thread of the pools, which are started later,
+    /// it is complained about and the thread runs without it.
+    pub fn enter(&mut self, hook: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) -> &mut Self {
+        self.hooks.enter.push(hook);
+        self
+    }
+
     /// Called on each reactor's thread before it accepts. An error fails the start with its text.
     pub fn on_start<O: Outcome>(&mut self, hook: impl Fn(&ReactorHandle) -> O + Send + Sync + 'static) -> &mut Self {
         self.hooks.start.push(Arc::new(move |reactor| hook(reactor).settle()));

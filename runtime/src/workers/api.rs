@@ -3,6 +3,7 @@
 //! State: an `Arc` of the pools. Thread class: any thread. Laws: 12 (what cannot be handed over comes back), 13.
 
 use crate::exec::ambient;
+use crate::exec::enter::EnterHooks;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::join::{self, JoinError, JoinHandle};
 use crate::exec::local::{self, Discard};
@@ -174,7 +175,7 @@ impl ReactorHandle {
     pub fn workers(&self) -> Workers {
         // Every way to make a reactor attaches pools; one without is a test's own, and has some that are closed.
         let pools = Pools::of(&self.home).unwrap_or_else(|| {
-            let pools = Pools::new(&WorkersConfig::default());
+            let pools = Pools::new(&WorkersConfig::default(), EnterHooks::default());
             pools.close();
             pools
         });

@@ -48,9 +48,15 @@ impl Sample {
         stream
     }
 
+    /// Ctrl-C.
+    #[allow(dead_code, reason = "not every test file does")]
+    pub(crate) fn interrupt(&self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("it still runs");
+    }
+
     /// Ctrl-C; the rest of its output.
     pub(crate) fn stop(mut self) -> String {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("it still runs");
+        self.interrupt();
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
         assert!(self.child.wait().unwrap().success(), "{rest}");

@@ -5,12 +5,13 @@
 
 mod cases;
 mod hub;
+mod pool;
 mod rt;
 
 use rt::{AsyncExecutor, Epoxide, Rt, Tokio};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: micro {epoxide|tokio|async-executor} {empty|spawn|yield|wake|cross|churn|batch|due} N, or micro hub-{epoxide|sequenced|funnel|tokio} MEMBERS LEN N";
+const USAGE: &str = "usage: micro {epoxide|tokio|async-executor} {empty|spawn|yield|wake|cross|churn|batch|due|parked|burst|none} N, or micro hub-{epoxide|sequenced|funnel|tokio} MEMBERS LEN N";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -39,15 +40,15 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let known = match runtime.as_str() {
-        "epoxide" => run::<Epoxide>(workload, n) || timers::<Epoxide>(workload, n),
-        "tokio" => run::<Tokio>(workload, n) || timers::<Tokio>(workload, n),
+        "epoxide" => run::<Epoxide>(workload, n) || more::<Epoxide>(workload, n),
+        "tokio" => run::<Tokio>(workload, n) || more::<Tokio>(workload, n),
         "async-executor" => run::<AsyncExecutor>(workload, n),
         _ => false,
     };
     if known {
         return ExitCode::SUCCESS;
     }
-    eprintln!("{USAGE}\nasync-executor has no timers");
+    eprintln!("{USAGE}\nasync-executor has no timers and no pool");
     ExitCode::FAILURE
 }
 
@@ -63,11 +64,14 @@ fn run<R: Rt>(workload: &str, n: u64) -> bool {
     true
 }
 
-fn timers<R: rt::Timers>(workload: &str, n: u64) -> bool {
+fn more<R: rt::Timers + rt::Pool>(workload: &str, n: u64) -> bool {
     match workload {
         "churn" => R::block_on(cases::churn::<R>(n)),
         "batch" => R::block_on(cases::batch::<R>(n)),
         "due" => R::block_on(cases::due::<R>(n)),
+        "parked" => R::block_on(pool::parked::<R>(n)),
+        "burst" => R::block_on(pool::burst::<R>(n)),
+        "none" => R::block_on(pool::none::<R>(n)),
         _ => return false,
     }
     true
