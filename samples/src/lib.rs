@@ -12,6 +12,7 @@
 //! | `https` | certificates and the loop over TLS (feature `tls`) |
 //! | `relay` | two connections, each sent what the other sends |
 //! | `responses` | a client's side: whole responses in the bytes received |
+//! | `ws` | a WebSocket over bytes in memory (feature `http`) |
 //! | `report` | what a load run has seen |
 
 pub mod cli;
@@ -25,3 +26,5 @@ pub mod report;
 pub mod request;
 pub mod responses;
 pub mod server;
+#[cfg(feature = "http")]
+pub mod ws;

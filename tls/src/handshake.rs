@@ -100,7 +100,7 @@ impl UnderWay {
         loop {
             if let Some(error) = &self.failed {
                 // The alert goes out first; if it cannot, the peer knows that something failed.
-                let _ = ready!(self.write.poll_queue(cx, false));
+                let _ = ready!(self.write.poll_queue(cx, None));
                 return Poll::Ready(Err(error.clone().into()));
             }
             if self.ready {
@@ -115,8 +115,7 @@ impl UnderWay {
                 continue;
             }
             // Until its first byte a client is nobody's business: a drain ends it.
-            let received =
-                if self.begun { self.read.poll_read(cx) } else { Pin::new(&mut self.read.read_idle()).poll(cx) };
+            let received = if self.begun { self.read.poll_read(cx) } else { self.read.poll_read_idle(cx) };
             match ready!(received)? {
                 Some(input) => {
                     self.begun = true;

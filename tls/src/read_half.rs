@@ -9,10 +9,8 @@ use crate::facts::TlsFacts;
 use crate::read_ops::{TlsRead, TlsReadMore, TlsReadSlice};
 use crate::session::{Next, Session};
 use epoxide::{CloseHandle, CloseReason, Draining, ReactorHandle, ReadHalf, ReadTimeoutSuspended, RecvBuf};
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -109,6 +107,12 @@ impl TlsReadHalf {
         self.poll_block(cx, false)
     }
 
+    /// For code that reads by the poll forms: a new wait begins here; see [`ReadHalf::begin_wait`]. The futures call it
+    /// themselves.
+    pub fn begin_wait(&mut self) {
+        self.half.begin_wait();
+    }
+
     /// Reads what is known to be there, without waiting.
     ///
     /// # Errors
@@ -152,7 +156,7 @@ impl TlsReadHalf {
             if let Some(result) = self.look(&mut into) {
                 return Poll::Ready(result);
             }
-            let received = if idle { Pin::new(&mut self.half.read_idle()).poll(cx) } else { self.half.poll_read(cx) };
+            let received = if idle { self.half.poll_read_idle(cx) } else { self.half.poll_read(cx) };
             match ready!(received)? {
                 Some(input) => self.received(input),
                 // A drain, or a FIN where nothing was under way.

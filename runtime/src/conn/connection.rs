@@ -66,12 +66,12 @@ impl Connection {
         Self { read: ReadHalf::new(body.clone()), write: WriteHalf::new(body) }
     }
 
-    pub(crate) fn body_arc(&self) -> Arc<Body> {
-        (*self.read.body).clone()
+    pub(crate) fn body(&self) -> &Arc<Body> {
+        &self.read.body
     }
 
-    pub(crate) fn body(&self) -> &Body {
-        &self.read.body
+    pub(crate) fn halves(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
+        (&mut self.read, &mut self.write)
     }
 
     /// See [`ReadHalf::read`].
@@ -258,7 +258,8 @@ macro_rules! facts {
                 self.$($body).+.listener
             }
 
-            /// Names this connection among those that its reactor ever had (until 2^32 have used its table slot).
+            /// Names this connection among those that its reactor ever had (until 2^32 have used its table slot). It has
+            /// another one after [`rehome`](Connection::rehome).
             pub fn id(&self) -> u64 {
                 self.$($body).+.key().0
             }
