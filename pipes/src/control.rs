@@ -98,6 +98,12 @@ impl PipeHandle {
         self.lock().take()
     }
 
+    /// The broken twin's second step.
+    #[cfg(all(test, loom))]
+    fn store(&self, waker: &Waker) {
+        self.lock().waiter = Some(waker.clone());
+    }
+
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,3 +118,7 @@ impl Shared {
         asked
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "control_loom.rs"]
+mod control_loom;

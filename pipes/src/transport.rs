@@ -190,6 +190,10 @@ impl Transmit for WriteHalf {
         Self::poll_flush(self, cx)
     }
 
+    fn poll_unsent(&mut self, cx: &mut Context<'_>, at_most: usize) -> Poll<io::Result<()>> {
+        Self::poll_unsent(self, cx, at_most)
+    }
+
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.shutdown()).poll(cx)
     }

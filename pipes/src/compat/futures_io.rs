@@ -48,7 +48,7 @@ impl<R: Receive> AsyncBufRead for PipeReader<R> {
 
 impl<W: Transmit> AsyncWrite for PipeWriter<W> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        PipeWriter::poll_write(&mut self, cx, bytes)
+        Self::poll_write(&mut self, cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -56,7 +56,7 @@ impl<W: Transmit> AsyncWrite for PipeWriter<W> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        PipeWriter::poll_write_vectored(&mut self, cx, slices)
+        Self::poll_write_vectored(&mut self, cx, slices)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

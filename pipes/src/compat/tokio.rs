@@ -32,7 +32,7 @@ impl<R: Receive> AsyncBufRead for PipeReader<R> {
 
 impl<W: Transmit> AsyncWrite for PipeWriter<W> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        PipeWriter::poll_write(&mut self, cx, bytes)
+        Self::poll_write(&mut self, cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -40,7 +40,7 @@ impl<W: Transmit> AsyncWrite for PipeWriter<W> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        PipeWriter::poll_write_vectored(&mut self, cx, slices)
+        Self::poll_write_vectored(&mut self, cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -52,7 +52,7 @@ impl<W: Transmit> AsyncWrite for PipeWriter<W> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        PipeWriter::poll_shutdown(&mut self, cx)
+        Self::poll_shutdown(&mut self, cx)
     }
 }
 

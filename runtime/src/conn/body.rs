@@ -11,6 +11,7 @@
 //! | `activity` | reader, writer | the sweep | relaxed: a time |
 //! | `deadline` | the user, the timer that fires | the same | its mutex |
 //! | `suspended` | guards | the sweep | a count |
+//! | `min_send_rate` | the user | the sweep | a number |
 //! | `ends` | halves, reader | the reactor | read-modify-writes |
 //! | `reason` | whoever is first | everybody | once |
 //! | `key` | the reactor, before epoll knows the socket | anybody | release/acquire |
@@ -72,6 +73,8 @@ pub(crate) mod ends {
 pub(crate) struct Slow {
     pub(crate) out: Outgoing,
     pub(crate) waiter: Option<Waker>,
+    /// The waiter is woken early, with so many bytes queued. A flush of its own leaves it alone: an early wake costs it a poll.
+    pub(crate) wake_at: usize,
     /// Where the last byte ends that was ever handed to a flush through here, counted as `accepted` counts. Fast paths
     /// pass it by, so it may be behind `accepted`; then nothing waits.
     pub(crate) end: u64,
@@ -80,6 +83,9 @@ pub(crate) struct Slow {
     /// Only of a shared writer.
     pub(crate) frames: Option<Box<Frames>>,
 }
+
+/// A connection that was told no rate of its own.
+pub(crate) const REACTORS_RATE: u64 = u64::MAX;
 
 /// See the module's text.
 pub(crate) struct Body {
@@ -99,6 +105,8 @@ pub(crate) struct Body {
     pub(crate) deadline: Mutex<deadline::Slot>,
     /// Guards that hold the read clock.
     pub(crate) suspended: AtomicU32,
+    /// Bytes a second that the peer must take; [`REACTORS_RATE`]: as the reactor's configuration says.
+    pub(crate) min_send_rate: AtomicU64,
     reason: OnceLock<CloseReason>,
     pub(crate) listener: ListenerId,
     pub(crate) tcp: bool,
@@ -150,9 +158,17 @@ impl Body {
             key: AtomicU64::new(Key::NONE.0),
             home,
             reader: Mutex::new(None),
-            slow: Mutex::new(Slow { out: Outgoing::new(), waiter: None, end: 0, lent: false, frames: None }),
+            slow: Mutex::new(Slow {
+                out: Outgoing::new(),
+                waiter: None,
+                wake_at: 0,
+                end: 0,
+                lent: false,
+                frames: None,
+            }),
             deadline: Mutex::default(),
             suspended: AtomicU32::new(0),
+            min_send_rate: AtomicU64::new(REACTORS_RATE),
             reason: OnceLock::new(),
             listener,
             tcp,
@@ -263,6 +279,21 @@ impl Body {
             run::caught(|| waiter.wake());
         }
         self.wake_ready();
+    }
+
+    /// The flush came on a part of its way: wakes a writer that waits for no more than that.
+    pub(crate) fn wake_part_way(&self) {
+        let mut slow = lock(&self.slow);
+        // Loaded under the mutex: a waiter that registers later sees the same or less.
+        if self.queued.load(Ordering::Relaxed) > slow.wake_at {
+            return;
+        }
+        slow.wake_at = 0;
+        let waiter = slow.waiter.take();
+        drop(slow);
+        if let Some(waiter) = waiter {
+            run::caught(|| waiter.wake());
+        }
     }
 
     /// Wakes those waiters of a shared writer whose bytes are out, and all of them when nothing more goes out. To be

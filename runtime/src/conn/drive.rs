@@ -161,7 +161,10 @@ pub(crate) fn drive_as_reactor(body: &Body) {
     let budget = body.home.config.flush_budget;
     match drive(body, Batch { bytes: &mut batch, counted: true }, budget, None) {
         Drive::Done => body.wake_writer(),
-        Drive::Parked => body.wake_ready(),
+        Drive::Parked => {
+            body.wake_part_way();
+            body.wake_ready();
+        }
         // The loop itself has woken the writer.
         Drive::Closed => {}
     }

@@ -46,6 +46,8 @@ pub(crate) mod flush_word;
 mod flush_word_loom;
 pub(crate) mod frames;
 mod options;
+#[cfg(all(test, loom))]
+mod part_way_loom;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;
 pub(crate) mod read_word;

@@ -67,6 +67,21 @@ impl WriteHalf {
         self.poll_flush_slow(cx)
     }
 
+    /// Ready once at most `at_most` bytes are unsent ([`unsent_len`](Self::unsent_len)); what is staged is flushed for it.
+    /// A `Pending` has registered `cx`'s waker in place of any earlier one of this half.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn poll_unsent(&mut self, cx: &mut Context<'_>, at_most: usize) -> Poll<io::Result<()>> {
+        if let Poll::Ready(result) = self.poll_flush(cx) {
+            return Poll::Ready(result);
+        }
+        // The flush has left a waiter. Register how far it waits, then look: whoever makes progress takes the mutex after
+        // it, and looks there.
+        lock(&self.body.slow).wake_at = at_most;
+        if self.body.queued.load(Ordering::Relaxed) <= at_most { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
     /// Sends what it can without waiting; the reactor goes on with the rest.
     ///
     /// # Errors
