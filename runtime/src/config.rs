@@ -26,7 +26,7 @@ pub struct ReactorConfig {
     pub linger: Duration,
     /// Events taken from epoll in one pass, 1 to `i32::MAX / size_of::<epoll_event>()`. Default 1024.
     pub max_events: usize,
-    /// Task polls in one pass, at least 1. Default 1024.
+    /// Task polls in one pass, at least 1 (and never more than 65 536 in fact). Default 1024.
     pub task_budget: usize,
     /// Connections accepted from one listener in one pass, at least 1. Default 64.
     pub accept_budget: usize,

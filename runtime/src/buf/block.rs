@@ -46,6 +46,12 @@ impl Block {
         }
     }
 
+    /// The same of a block that is no view.
+    #[inline]
+    pub(super) fn own_size(&self) -> usize {
+        self.bytes.len()
+    }
+
     #[inline]
     pub(super) fn is_shared(&self) -> bool {
         self.shared.is_some()

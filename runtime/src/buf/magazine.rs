@@ -61,7 +61,8 @@ thread_local! {
 #[inline]
 pub(super) fn take(pool: &'static BufPool) -> Box<Block> {
     MAGAZINE.with(|magazine| match magazine.slot.take() {
-        Some(block) if block.size() == pool.size() => {
+        // What is kept is never a view, so its size is its own.
+        Some(block) if block.own_size() == pool.size() => {
             magazine.publish(-1);
             block
         }

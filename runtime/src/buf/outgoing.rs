@@ -121,6 +121,12 @@ impl Outgoing {
         self.front.is_none() && self.tail_left().is_empty()
     }
 
+    /// Holds it no memory? Then nothing is to be sent either; the reverse need not hold.
+    #[inline]
+    pub(crate) fn is_bare(&self) -> bool {
+        self.front.is_none() && self.tail.is_none()
+    }
+
     /// Appends a copy of `bytes`.
     #[inline]
     pub(crate) fn stage(&mut self, bytes: &[u8]) {

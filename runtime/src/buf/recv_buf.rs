@@ -58,7 +58,8 @@ impl RecvBuf {
     pub(super) fn new(mut block: Option<Box<Block>>, n: usize) -> Self {
         if let Some(block) = &mut block {
             block.start = 0;
-            block.end = n.min(block.size());
+            // Fresh from a pool: no view of a shared one.
+            block.end = n.min(block.own_size());
         }
         Self { block }
     }

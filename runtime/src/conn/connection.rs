@@ -78,7 +78,7 @@ impl Connection {
 
     /// See [`ReadHalf::read_idle`]. With bytes staged a request is still in progress: then it is a plain `read`.
     pub fn read_idle(&mut self) -> Read<'_> {
-        let intent = if self.write.staged_len() == 0 { Intent::Idle } else { Intent::Busy };
+        let intent = if self.write.is_clear() { Intent::Idle } else { Intent::Busy };
         Read::new(&mut self.read, intent)
     }
 

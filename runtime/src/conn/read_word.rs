@@ -161,9 +161,20 @@ impl ReadWord {
     }
 }
 
+#[inline]
 fn waiter_of(word: u64) -> Option<Waiter> {
-    (word & STATE == PARKED)
-        .then(|| if word & FOREIGN != 0 { Waiter::Foreign } else { Waiter::Task(TaskId::from_bits(word >> ID_SHIFT)) })
+    if word & (STATE | FOREIGN) == PARKED {
+        Some(Waiter::Task(TaskId::from_bits(word >> ID_SHIFT)))
+    } else {
+        no_task(word)
+    }
+}
+
+/// Apart, so that the common case is one comparison.
+#[cold]
+#[inline(never)]
+fn no_task(word: u64) -> Option<Waiter> {
+    (word & STATE == PARKED).then_some(Waiter::Foreign)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -11,7 +11,6 @@ use crate::error::CloseReason;
 use crate::exec::local;
 use crate::stats::Count;
 use crate::sync::lock;
-use crate::sync::plain::Ordering;
 use crate::sys;
 use std::future::Future;
 use std::io;
@@ -238,14 +237,6 @@ impl Future for SendAll<'_> {
                 other => return other,
             }
         }
-    }
-}
-
-impl WriteHalf {
-    /// Bytes that may be staged now.
-    fn room(&self) -> usize {
-        let held = self.staged.len() + self.body.queued.load(Ordering::Relaxed);
-        self.body.home.config.max_staged.saturating_sub(held)
     }
 }
 

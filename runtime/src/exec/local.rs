@@ -9,6 +9,7 @@
 use crate::exec::home::{Home, Msg};
 use crate::exec::run;
 use crate::exec::task::Task;
+use crate::exec::tasks::Tasks;
 use crate::id::TaskId;
 use crate::stats::Count;
 use std::any::Any;
@@ -18,111 +19,6 @@ use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 use std::task::{RawWakerVTable, Waker};
-
-/// A slot of the task table.
-struct Slot {
-    generation: u32,
-    /// Is the id in the run queue? Bounds the queue to one entry a task.
-    queued: bool,
-    /// `None` while the task is polled, and in a free slot.
-    task: Option<Task>,
-}
-
-/// The task table and its run queue.
-pub(crate) struct Tasks {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    /// Woken and not yet in a batch: the next batch.
-    ready: Vec<TaskId>,
-    live: usize,
-}
-
-impl Tasks {
-    const fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), ready: Vec::new(), live: 0 }
-    }
-
-    /// Gives a task a slot and queues its first poll.
-    fn insert(&mut self, task: Task) {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, queued: false, task: None });
-            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 tasks: each holds memory")
-        });
-        let entry = &mut self.slots[slot as usize];
-        let id = TaskId::new(slot, entry.generation);
-        task.header().set_id(id);
-        entry.task = Some(task);
-        entry.queued = true;
-        self.ready.push(id);
-        self.live += 1;
-    }
-
-    #[inline]
-    fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
-        self.slots.get_mut(id.slot()).filter(|slot| id.is_generation(slot.generation))
-    }
-
-    #[inline(always)]
-    fn wake(&mut self, id: TaskId) {
-        if let Some(slot) = self.slot(id)
-            && !slot.queued
-        {
-            slot.queued = true;
-            self.ready.push(id);
-        }
-    }
-
-    /// Takes the next batch, in the order of its wakes, into `batch` (which is empty).
-    pub(crate) fn take_ready(&mut self, batch: &mut Vec<TaskId>) {
-        std::mem::swap(&mut self.ready, batch);
-    }
-
-    /// Gives back what a batch had no budget for: it goes before what was woken meanwhile.
-    pub(crate) fn give_back(&mut self, rest: &[TaskId]) {
-        self.ready.splice(..0, rest.iter().copied());
-    }
-
-    /// Takes a task of a batch out of its slot; `None`: it is gone meanwhile.
-    #[inline]
-    pub(crate) fn take(&mut self, id: TaskId) -> Option<Task> {
-        let slot = self.slot(id)?;
-        slot.queued = false;
-        slot.task.take()
-    }
-
-    /// Puts a pending task back.
-    #[inline]
-    pub(crate) fn put_back(&mut self, id: TaskId, task: Task) {
-        if let Some(slot) = self.slot(id) {
-            slot.task = Some(task);
-        }
-    }
-
-    /// Frees the slot of a finished task.
-    pub(crate) fn remove(&mut self, id: TaskId) {
-        if let Some(slot) = self.slot(id) {
-            slot.generation = id.next_generation();
-            slot.queued = false;
-            self.free.push(id.slot() as u32);
-            self.live -= 1;
-        }
-    }
-
-    /// Takes any task, for the end of the reactor.
-    pub(crate) fn take_any(&mut self) -> Option<(TaskId, Task)> {
-        let (slot, entry) = self.slots.iter_mut().enumerate().find(|(_, slot)| slot.task.is_some())?;
-        let task = entry.task.take()?;
-        Some((TaskId::new(slot as u32, entry.generation), task))
-    }
-
-    pub(crate) fn ready_len(&self) -> usize {
-        self.ready.len()
-    }
-
-    pub(crate) fn live(&self) -> usize {
-        self.live
-    }
-}
 
 /// Why a future is being dropped by the executor before it was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,7 +34,7 @@ pub(crate) struct Local {
     /// Identity of the reactor that runs here, for comparison only; null on other threads.
     home_ptr: Cell<*const Home>,
     home: RefCell<Option<Arc<Home>>>,
-    tasks: RefCell<Tasks>,
+    tasks: RefCell<Tasks<Task>>,
     messages: RefCell<VecDeque<Msg>>,
     /// Who is being polled right now: its id and what its waker looks like (law 1). `data` is null between polls.
     id: Cell<TaskId>,
@@ -234,7 +130,7 @@ pub(crate) fn wake_from_inbox(id: TaskId) {
     LOCAL.with(|local| {
         let mut tasks = local.tasks.borrow_mut();
         // Cleared before it is served (law 16). No task is being polled now: each is in its slot.
-        if let Some(Slot { task: Some(task), .. }) = tasks.slot(id) {
+        if let Some(task) = tasks.get(id) {
             task.header().clear_notified();
         }
         tasks.wake(id);
@@ -314,7 +210,7 @@ pub(crate) fn clear_current() {
 
 /// Runs `f` on the task table. `f` must not run user code (law 10).
 #[inline]
-pub(crate) fn with_tasks<T>(f: impl FnOnce(&mut Tasks) -> T) -> T {
+pub(crate) fn with_tasks<T>(f: impl FnOnce(&mut Tasks<Task>) -> T) -> T {
     LOCAL.with(|local| f(&mut local.tasks.borrow_mut()))
 }
 
@@ -323,7 +219,12 @@ pub(crate) fn insert_task(task: Task) {
     let home = task.header().home.clone();
     if is_here(&home) {
         home.counts.add_own(Count::TasksSpawned, 1);
-        with_tasks(|tasks| tasks.insert(task));
+        with_tasks(|tasks| {
+            tasks.insert(|id| {
+                task.header().set_id(id);
+                task
+            })
+        });
     }
 }
 

@@ -7,7 +7,8 @@
 //! | `home` | what other threads see of a reactor: inbox, wake, stop flag, counters | any thread |
 //! | `header` | a task's waker | any thread |
 //! | `task` | a future, its waker and its header in one box | reactor only |
-//! | `local` | the reactor thread's own state: task table, run queue, messages | reactor only |
+//! | `tasks` | the task table and its run queue | pure |
+//! | `local` | the reactor thread's own state: tasks, messages to itself | reactor only |
 //! | `run` | polls tasks within a budget, catches panics | reactor only |
 //! | `spawn` | `spawn_local`, `yield_now`, what a future may return | reactor only |
 //! | `job` | closures for a pool of threads | any thread |
@@ -29,3 +30,4 @@ pub(crate) mod local;
 pub(crate) mod run;
 pub(crate) mod spawn;
 pub(crate) mod task;
+pub(crate) mod tasks;

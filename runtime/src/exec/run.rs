@@ -1,10 +1,14 @@
 //! Polls tasks: a bounded batch, one panic boundary a poll.
 //!
+//! A task that is woken during the batch is polled in the same one, except by its own wake: a yield ends its turn, so a
+//! flooded reader gets one share a pass, and tasks that wake each other cost no pass each.
+//!
 //! State: none of its own. Thread class: reactor only. Laws: 8 (budget), 10 (panics are caught per task, the pass
 //! goes on; no user code under a borrow), 6 (what a discarded task held is reset).
 
-use crate::exec::local::{self, Discard, Tasks};
+use crate::exec::local::{self, Discard};
 use crate::exec::task::Task;
+use crate::exec::tasks::Tasks;
 use crate::id::TaskId;
 use crate::stats::Count;
 use crate::sync::quiet::quiet;
@@ -12,32 +16,34 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
 
-/// Polls the tasks that are runnable now, at most `budget`. Tasks woken meanwhile wait for the next batch. `ids` is room
-/// that the caller keeps.
-pub(crate) fn batch(ids: &mut Vec<TaskId>, budget: usize) {
-    local::with_tasks(|tasks| tasks.take_ready(ids));
-    if ids.len() > budget {
-        local::with_tasks(|tasks| tasks.give_back(&ids[budget..]));
-        ids.truncate(budget);
-    }
+/// The most polls of one pass, whatever its budget: tasks that wake each other for ever do not hold it.
+const MAX_POLLS: usize = 65_536;
+
+/// Polls runnable tasks, at most `budget`, also those that are woken meanwhile by others.
+pub(crate) fn batch(budget: usize) {
     let mut pending: Option<(TaskId, Task)> = None;
-    for &id in &*ids {
+    let mut polls = 0;
+    while polls < budget.min(MAX_POLLS) {
         // One borrow a task: the last one goes back, the next one comes out.
         let next = local::with_tasks(|tasks| {
             if let Some((id, task)) = pending.take() {
                 tasks.put_back(id, task);
             }
-            tasks.take(id)
+            tasks.next()
         });
-        if let Some(task) = next {
-            pending = poll(id, task);
+        let Some((id, task)) = next else { break };
+        pending = poll(id, task);
+        polls += 1;
+    }
+    local::with_tasks(|tasks| {
+        if let Some((id, task)) = pending.take() {
+            tasks.put_back(id, task);
         }
+        tasks.end_pass();
+    });
+    if polls > 0 {
+        local::count_here(Count::TaskPolls, polls as u64);
     }
-    if let Some((id, task)) = pending {
-        local::with_tasks(|tasks| tasks.put_back(id, task));
-    }
-    local::count_here(Count::TaskPolls, ids.len() as u64);
-    ids.clear();
 }
 
 /// One poll. What is pending comes back.

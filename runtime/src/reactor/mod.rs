@@ -31,7 +31,7 @@ pub(crate) use finish::Ended;
 
 use crate::exec::home::{Home, Stage};
 use crate::exec::local::{self, Entered};
-use crate::id::{Key, TaskId};
+use crate::id::Key;
 use crate::sync::limit::Limit;
 use crate::sys;
 use crate::sys::epoll::{Epoll, Events};
@@ -60,8 +60,6 @@ pub(crate) struct Reactor {
     watches: Watches,
     /// Flushes out of budget, each connection at most once (its word says Owed).
     owed: VecDeque<Key>,
-    /// Room for a batch of tasks.
-    batch: Vec<TaskId>,
     timers: Arc<Driver>,
     sweep: Sweep,
     /// The time of this pass: milliseconds of the coarse clock.
@@ -112,7 +110,6 @@ impl Reactor {
             limit,
             watches: Watches::new(),
             owed: VecDeque::new(),
-            batch: Vec::new(),
             sweep: Sweep::new(now_ms),
             now_ms,
             stage: Stage::Running,

@@ -64,7 +64,10 @@ impl Table {
 
     #[inline]
     pub(super) fn get(&self, key: Key) -> Option<&Entry> {
-        self.slots.get(key.slot()).filter(|slot| slot.generation == key.generation())?.entry.as_ref()
+        match self.slots.get(key.slot()) {
+            Some(slot) if slot.generation == key.generation() => slot.entry.as_ref(),
+            _ => None,
+        }
     }
 
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Entry> {

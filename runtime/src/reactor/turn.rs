@@ -38,7 +38,7 @@ impl Reactor {
             self.home.counts.add_own(Count::Panics, self.timers.take_wake_panics());
         }
         self.sweep_if_due(now);
-        run::batch(&mut self.batch, self.home.config.task_budget);
+        run::batch(self.home.config.task_budget);
         self.read_own_messages();
 
         self.home.counts.set(Gauge::Lingering, self.table.lingering());
@@ -71,7 +71,7 @@ impl Reactor {
 
     /// Is there work that only this thread can have made?
     fn is_runnable(&self) -> bool {
-        local::with_tasks(|tasks| tasks.ready_len()) > 0 || local::messages_len() > 0 || !self.owed.is_empty()
+        local::with_tasks(|tasks| tasks.has_ready()) || local::messages_len() > 0 || !self.owed.is_empty()
     }
 
     /// Are there clocks to look after?
