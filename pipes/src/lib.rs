@@ -12,6 +12,8 @@
 //! # Features
 //! None is on by default, and each only adds impls: `futures-io` and `tokio` the IO traits of those crates (no tokio
 //! runtime).
+//! `hyper`: hyper's IO traits, timer and executors, [`serve_http`](https://docs.rs/epoxide-pipes) for HTTP/1 and HTTP/2,
+//! and a client with a pool of connections. `tower`: layers for timeouts and limits. None of them brings tokio's runtime.
 
 mod byte_stream;
 mod compat;
@@ -25,6 +27,18 @@ pub mod transport;
 mod writer;
 
 pub use byte_stream::{ByteStream, FlushStream};
+#[cfg(feature = "hyper")]
+pub use compat::hyper::{
+    ClientBody, ClientOptions, HttpClient, HttpClientError, HttpOptions, HttpOptionsBuilder, HttpTimer, HttpVersions,
+    LocalExecutor, SendExecutor, serve_http, serve_http_send, upgraded_stream,
+};
+#[cfg(feature = "tower")]
+pub use compat::tower::{
+    ConcurrencyLimit, ConcurrencyLimitFuture, ConcurrencyLimitLayer, LimitError, RateLimit, RateLimitLayer, Timeout,
+    TimeoutFuture, TimeoutLayer,
+};
+#[cfg(all(feature = "hyper", feature = "tower"))]
+pub use compat::tower::{TowerCall, TowerService};
 pub use control::PipeHandle;
 pub use duplex::{DualPipe, Duplex};
 pub use reader::{DEFAULT_MAX_HELD, PipeReader, ReadPipe, ReadResult, ReadSlice};

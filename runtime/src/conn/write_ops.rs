@@ -11,6 +11,7 @@ use crate::error::CloseReason;
 use crate::exec::local;
 use crate::stats::Count;
 use crate::sync::lock;
+use crate::sync::plain::Ordering;
 use crate::sys;
 use std::future::Future;
 use std::io;
