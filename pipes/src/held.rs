@@ -46,19 +46,23 @@ impl Segment {
 }
 
 /// See the module's text. No segment is empty.
+///
+/// One buffer is the common case, and has a place of its own that costs nothing to look at.
 #[derive(Default)]
 pub(crate) struct Held {
-    first: Option<Segment>,
-    /// Boxed: most readers hold one buffer at a time.
-    #[expect(clippy::box_collection, reason = "keeps the reader small")]
-    rest: Option<Box<VecDeque<Segment>>>,
+    one: Option<RecvBuf>,
+    /// Two or more, or one that was moved: then `one` is `None`.
+    many: Option<Box<Many>>,
     len: usize,
 }
+
+pub(crate) type Many = VecDeque<Segment>;
 
 impl Held {
     pub(crate) fn with(bytes: Bytes) -> Self {
         let len = bytes.len();
-        Self { first: (len > 0).then(|| Segment::Moved(bytes, len)), rest: None, len }
+        let many = (len > 0).then(|| Box::new(VecDeque::from([Segment::Moved(bytes, len)])));
+        Self { one: None, many, len }
     }
 
     /// Bytes held.
@@ -69,20 +73,24 @@ impl Held {
 
     #[inline]
     pub(crate) fn view(&self) -> Sequence<'_> {
-        let first = self.first.as_ref().map_or(&[][..], Segment::bytes);
-        Sequence::new(first, self.rest.as_deref(), 0, self.len)
+        match &self.one {
+            Some(buf) => Sequence::of(buf),
+            None => Sequence::over(self.many.as_deref(), self.len),
+        }
     }
 
     /// Bytes of memory that hold them.
     pub(crate) fn memory(&self) -> usize {
-        self.first.iter().chain(self.rest.iter().flat_map(|rest| rest.iter())).map(Segment::memory).sum()
+        let many = self.many.iter().flat_map(|many| many.iter()).map(Segment::memory);
+        self.one.as_ref().map_or(0, RecvBuf::capacity) + many.sum::<usize>()
     }
 
     #[inline]
     pub(crate) fn push(&mut self, buf: RecvBuf) {
+        let was = self.len;
         self.len += buf.len();
-        if self.first.is_none() {
-            self.first = Some(Segment::Received(buf));
+        if was == 0 {
+            self.one = Some(buf);
         } else {
             self.push_behind(buf);
         }
@@ -90,30 +98,41 @@ impl Held {
 
     #[cold]
     fn push_behind(&mut self, buf: RecvBuf) {
-        self.rest.get_or_insert_default().push_back(Segment::Received(buf));
+        let many = self.many.get_or_insert_default();
+        many.extend(self.one.take().map(Segment::Received));
+        many.push_back(Segment::Received(buf));
     }
 
     /// Drops the first `n` bytes; buffers that are done with go back at once.
     #[inline]
     pub(crate) fn advance(&mut self, n: usize) {
         self.len -= n;
-        if self.len == 0 {
-            self.first = None;
-            self.rest = None;
-        } else {
-            self.advance_slow(n);
+        match &mut self.one {
+            Some(_) if self.len == 0 => self.one = None,
+            Some(buf) => buf.advance(n),
+            None => self.advance_many(n),
         }
     }
 
-    fn advance_slow(&mut self, mut n: usize) {
-        while let Some(first) = &mut self.first {
+    #[cold]
+    fn advance_many(&mut self, mut n: usize) {
+        let Some(many) = &mut self.many else { return };
+        while let Some(first) = many.front_mut() {
             let len = first.bytes().len();
             if n < len {
                 first.advance(n);
-                return;
+                break;
             }
             n -= len;
-            self.first = self.rest.as_mut().and_then(|rest| rest.pop_front());
+            many.pop_front();
+        }
+        if many.len() <= 1 {
+            match many.pop_front() {
+                Some(Segment::Received(buf)) => self.one = Some(buf),
+                Some(moved) => return many.push_front(moved),
+                None => {}
+            }
+            self.many = None;
         }
     }
 
@@ -123,20 +142,15 @@ impl Held {
     }
 
     /// The last buffer, if what comes next is to be received behind its bytes. It is worth it with a quarter of the
-    /// buffer free; and it must be when less than half of the buffer is unread, for the sake of the bound (the
+    /// buffer free; and it must be when no more than half of the buffer is unread, for the sake of the bound (the
     /// transport then moves the unread bytes to the front of the buffer).
     pub(crate) fn takes_more(&mut self) -> Option<&mut RecvBuf> {
-        let last = match self.rest.as_mut().and_then(|rest| rest.back_mut()) {
-            Some(last) => Some(last),
-            None => self.first.as_mut(),
+        let last = match self.many.as_mut().and_then(|many| many.back_mut()) {
+            Some(Segment::Received(buf)) => Some(buf),
+            Some(Segment::Moved(..)) => None,
+            None => self.one.as_mut(),
         };
-        match last {
-            Some(Segment::Received(buf)) => {
-                let size = buf.capacity();
-                (buf.spare_capacity() >= size.div_ceil(4) || buf.len() * 2 <= size).then_some(buf)
-            }
-            _ => None,
-        }
+        last.filter(|buf| buf.spare_capacity() >= buf.capacity().div_ceil(4) || buf.len() * 2 <= buf.capacity())
     }
 
     /// `n` bytes were received behind the last ones.
@@ -146,9 +160,7 @@ impl Held {
 
     /// Before a wait for more: a first buffer with little left in it gives its memory back.
     pub(crate) fn settle(&mut self) {
-        let followed = self.rest.as_ref().is_some_and(|rest| !rest.is_empty());
-        if let Some(first) = &mut self.first
-            && (followed || matches!(first, Segment::Moved(..)))
+        if let Some(first) = self.many.as_mut().and_then(|many| many.front_mut())
             && first.bytes().len() * 2 < first.memory()
         {
             let (bytes, len) = (Bytes::copy_from_slice(first.bytes()), first.bytes().len());
@@ -157,17 +169,24 @@ impl Held {
     }
 
     /// Everything in one piece.
-    pub(crate) fn into_bytes(mut self) -> Bytes {
-        let single = self.rest.as_ref().is_none_or(|rest| rest.is_empty());
-        match self.first.take() {
-            None => Bytes::new(),
-            Some(Segment::Received(buf)) if single => buf.freeze(),
-            Some(Segment::Moved(bytes, _)) if single => bytes,
-            first => {
-                self.first = first;
-                Bytes::from(self.view().to_vec())
-            }
+    fn into_single(mut self) -> Result<Bytes, Self> {
+        if let Some(buf) = self.one.take() {
+            return Ok(buf.freeze());
         }
+        match self.many.as_deref_mut() {
+            None => Ok(Bytes::new()),
+            Some(many) if many.len() == 1 => match many.pop_front() {
+                Some(Segment::Moved(bytes, _)) => Ok(bytes),
+                Some(Segment::Received(buf)) => Ok(buf.freeze()),
+                None => Ok(Bytes::new()),
+            },
+            Some(_) => Err(self),
+        }
+    }
+
+    /// Everything in one piece: copied when it is in several.
+    pub(crate) fn into_bytes(self) -> Bytes {
+        self.into_single().unwrap_or_else(|several| Bytes::from(several.view().to_vec()))
     }
 
     /// Takes the first `n` bytes out, without a copy when they lie in one buffer.
@@ -175,16 +194,25 @@ impl Held {
         if n == self.len {
             return std::mem::take(self).into_bytes();
         }
-        let bytes = match &mut self.first {
-            Some(Segment::Received(buf)) if n < buf.len() => buf.split_to(n).freeze(),
-            Some(Segment::Moved(bytes, _)) if n < bytes.len() => bytes.split_to(n),
+        let first = match self.many.as_mut().and_then(|many| many.front_mut()) {
+            Some(Segment::Moved(bytes, _)) if n < bytes.len() => {
+                self.len -= n;
+                return bytes.split_to(n);
+            }
+            Some(Segment::Received(buf)) => Some(buf),
+            Some(Segment::Moved(..)) => None,
+            None => self.one.as_mut(),
+        };
+        match first {
+            Some(buf) if n < buf.len() => {
+                self.len -= n;
+                buf.split_to(n).freeze()
+            }
             _ => {
                 let bytes = Bytes::from(self.view().up_to(n).to_vec());
                 self.advance(n);
-                return bytes;
+                bytes
             }
-        };
-        self.len -= n;
-        bytes
+        }
     }
 }

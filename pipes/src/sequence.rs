@@ -3,9 +3,10 @@
 //! Job: look, search, copy; nothing is taken out of the pipe by it. State owned: none (borrows the reader's buffers).
 //! Thread class: any thread.
 
-use crate::held::Segment;
+use crate::held::{Many, Segment};
 use bytes::{Buf, Bytes};
-use std::collections::vec_deque;
+use memchr::memmem;
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::IoSlice;
 
@@ -27,23 +28,24 @@ use std::io::IoSlice;
 #[derive(Clone, Copy)]
 pub struct Sequence<'a> {
     first: &'a [u8],
-    /// `rest[skip..]` follows, up to `len` bytes in all.
-    rest: Option<&'a vec_deque::VecDeque<Segment>>,
-    skip: usize,
     len: usize,
     position: usize,
+    /// `rest[skip..]` follows, up to `len` bytes in all.
+    rest: Option<&'a Many>,
+    skip: usize,
 }
 
 impl<'a> Sequence<'a> {
-    /// `first` and what follows it in `rest` from index `skip` on, `len` bytes in all.
+    /// One slice.
     #[inline]
-    pub(crate) fn new(
-        first: &'a [u8],
-        rest: Option<&'a vec_deque::VecDeque<Segment>>,
-        skip: usize,
-        len: usize,
-    ) -> Self {
-        Self { first, rest, skip, len, position: 0 }
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+        Self { first: bytes, len: bytes.len(), position: 0, rest: None, skip: 0 }
+    }
+
+    /// Several segments, `len` bytes in all.
+    pub(crate) fn over(segments: Option<&'a Many>, len: usize) -> Self {
+        let first = segments.and_then(VecDeque::front).map_or(&[][..], Segment::bytes);
+        Self { first, len, position: 0, rest: segments, skip: 1 }
     }
 
     /// Bytes in the view.
@@ -99,15 +101,24 @@ impl<'a> Sequence<'a> {
     }
 
     /// The same, looking at nothing before `from`.
+    #[inline]
     pub fn find_from(&self, from: usize, needle: &[u8]) -> Option<usize> {
-        let mut view = self.from(from.min(self.len));
-        if view.len < needle.len() {
-            return None;
+        match self.as_slice() {
+            Some(bytes) => {
+                let from = from.min(bytes.len());
+                find_in_slice(&bytes[from..], needle).map(|at| from + at)
+            }
+            None => self.find_across(from, needle),
         }
+    }
+
+    #[cold]
+    fn find_across(&self, from: usize, needle: &[u8]) -> Option<usize> {
+        let mut view = self.from(from.min(self.len));
         let Some(overlap) = needle.len().checked_sub(1) else { return Some(from.min(self.len)) };
         let start = self.position;
         while view.len > overlap {
-            if let Some(at) = memchr::memmem::find(view.first, needle) {
+            if let Some(at) = find_in_slice(view.first, needle) {
                 return Some(view.position - start + at);
             }
             // A match that begins in the last bytes of this slice and ends in a later one.
@@ -171,12 +182,34 @@ impl<'a> Sequence<'a> {
         all
     }
 
+    /// Drops `n` bytes, at least the first slice; `len` says already how many are left then.
     #[cold]
-    fn next_slice(&mut self) {
-        let next = self.rest.and_then(|rest| rest.get(self.skip)).map_or(&[][..], Segment::bytes);
-        self.skip += 1;
-        self.first = &next[..next.len().min(self.len)];
+    fn go_on(&mut self, n: usize) {
+        let mut left = n - self.first.len();
+        loop {
+            let next = self.rest.and_then(|rest| rest.get(self.skip)).map_or(&[][..], Segment::bytes);
+            self.skip += 1;
+            if left < next.len() || next.is_empty() {
+                let next = &next[left.min(next.len())..];
+                self.first = &next[..next.len().min(self.len)];
+                return;
+            }
+            left -= next.len();
+        }
     }
+}
+
+/// Below this many bytes a search by its first byte is quicker than to prepare a searcher: 200 instructions, measured
+/// with callgrind on a request of 35 bytes.
+const SHORT: usize = 512;
+
+#[inline]
+fn find_in_slice(bytes: &[u8], needle: &[u8]) -> Option<usize> {
+    if bytes.len() > SHORT {
+        return memmem::find(bytes, needle);
+    }
+    let Some(first) = needle.first() else { return Some(0) };
+    memchr::memchr_iter(*first, bytes).find(|at| bytes[*at..].starts_with(needle))
 }
 
 impl Buf for Sequence<'_> {
@@ -194,17 +227,15 @@ impl Buf for Sequence<'_> {
     ///
     /// # Panics
     /// When `n` is more than [`remaining`](Buf::remaining), as `Buf` asks.
+    #[inline]
     fn advance(&mut self, n: usize) {
         assert!(n <= self.len, "cannot advance by {n}: only {} bytes remain", self.len);
-        let mut n = n;
         self.position += n;
-        while n > 0 && n >= self.first.len() {
-            n -= self.first.len();
-            self.len -= self.first.len();
-            self.next_slice();
-        }
-        self.first = &self.first[n..];
         self.len -= n;
+        match self.first.get(n..) {
+            Some(left) if !left.is_empty() || self.len == 0 => self.first = left,
+            _ => self.go_on(n),
+        }
     }
 
     fn chunks_vectored<'b>(&'b self, slices: &mut [IoSlice<'b>]) -> usize {

@@ -141,10 +141,12 @@ pub trait Transport: Send + 'static {
 }
 
 impl Receive for ReadHalf {
+    #[inline]
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
         self.poll_read(cx)
     }
 
+    #[inline]
     fn poll_receive_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
         Pin::new(&mut self.read_idle()).poll(cx)
     }
@@ -175,6 +177,7 @@ impl Receive for ReadHalf {
 }
 
 impl Transmit for WriteHalf {
+    #[inline]
     fn stage(&mut self, bytes: &[u8]) -> Result<(), StagedLimit> {
         Self::stage(self, bytes)
     }
@@ -195,14 +198,17 @@ impl Transmit for WriteHalf {
         Self::advance(self, n);
     }
 
+    #[inline]
     fn staged_len(&self) -> usize {
         Self::staged_len(self)
     }
 
+    #[inline]
     fn unsent_len(&self) -> usize {
         Self::unsent_len(self)
     }
 
+    #[inline]
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_flush(self, cx)
     }

@@ -7,7 +7,7 @@
 use crate::control::{Asked, PipeHandle};
 use crate::transport::Transmit;
 use bytes::Bytes;
-use epoxide::{CloseHandle, Reserved, StagedLimit, WriteHalf};
+use epoxide::{CloseHandle, CloseReason, Reserved, StagedLimit, WriteHalf};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -45,7 +45,7 @@ pub struct PipeWriter<W = WriteHalf> {
 /// How a flush ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlushResult {
-    /// Nothing more goes out: this side was completed, or its end (FIN) was sent. A loop that writes until this is set
+    /// Nothing more goes out by our own doing: this side was completed, shut down or closed. A loop that writes until this is set
     /// ends; when the connection broke instead, the flush is an error that says why.
     pub completed: bool,
     /// The wait was cancelled; what was staged goes out all the same.
@@ -204,7 +204,7 @@ impl<W: Transmit> PipeWriter<W> {
                 }
                 Poll::Ready(Ok(FlushResult { completed: self.completed, cancelled: false }))
             }
-            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe && error.raw_os_error().is_none() => {
+            Poll::Ready(Err(error)) if is_own_end(&error) => {
                 Poll::Ready(Ok(FlushResult { completed: true, cancelled: false }))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -319,6 +319,15 @@ impl<W: Transmit> PipeWriter<W> {
     #[inline]
     fn check_open(&self, asked: usize) -> Result<(), StagedLimit> {
         if self.completed { Err(StagedLimit { asked, staged: 0, limit: 0 }) } else { Ok(()) }
+    }
+}
+
+/// Did we end it ourselves: by a FIN, or by closing the connection?
+#[cold]
+fn is_own_end(error: &io::Error) -> bool {
+    match CloseReason::of(error) {
+        Some(reason) => reason == CloseReason::Local,
+        None => error.kind() == io::ErrorKind::BrokenPipe && error.raw_os_error().is_none(),
     }
 }
 

@@ -8,12 +8,14 @@
 //! | `server` | start, say what to type, stop at Ctrl-C, print the counters |
 //! | `heads` | how many requests end in the bytes received so far |
 //! | `http` | the loop that gives every request the same answer, and what answers look like |
+//! | `http_pipe` | the same loop on pipes |
 //! | `responses` | a client's side: whole responses in the bytes received |
 //! | `report` | what a load run has seen |
 
 pub mod cli;
 pub mod heads;
 pub mod http;
+pub mod http_pipe;
 pub mod report;
 pub mod request;
 pub mod responses;
