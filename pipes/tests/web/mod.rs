@@ -21,34 +21,34 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-pub const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// Where a connection is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub(crate) enum Place {
     Reactor,
     Workers,
 }
 
-pub const PLACES: [Place; 2] = [Place::Reactor, Place::Workers];
+pub(crate) const PLACES: [Place; 2] = [Place::Reactor, Place::Workers];
 
-pub type Answer = Response<BoxBody<Bytes, hyper::Error>>;
+pub(crate) type Answer = Response<BoxBody<Bytes, hyper::Error>>;
 
 /// What a test and the service share.
 #[derive(Clone, Debug, Default)]
-pub struct Desk {
+pub(crate) struct Desk {
     /// `/wait` answers when it is open.
-    pub go: Gate,
+    pub(crate) go: Gate,
     /// Opens when `/wait` or `/hold` was asked for.
-    pub arrived: Gate,
+    pub(crate) arrived: Gate,
     /// Opens when the future or the body of one of them was dropped.
-    pub dropped: Gate,
+    pub(crate) dropped: Gate,
     /// Bytes that `/big` has made.
-    pub made: Arc<AtomicUsize>,
+    pub(crate) made: Arc<AtomicUsize>,
     /// Requests so far.
-    pub asked: Arc<AtomicUsize>,
+    pub(crate) asked: Arc<AtomicUsize>,
     /// Connections whose `serve_http` returned an error.
-    pub errors: Arc<std::sync::Mutex<Vec<io::Error>>>,
+    pub(crate) errors: Arc<std::sync::Mutex<Vec<io::Error>>>,
 }
 
 struct OpenAtDrop(Gate);
@@ -60,7 +60,7 @@ impl Drop for OpenAtDrop {
 }
 
 /// A body of so many bytes in pieces of 16 KiB, counted.
-pub struct Big {
+pub(crate) struct Big {
     left: usize,
     made: Arc<AtomicUsize>,
     _dropped: OpenAtDrop,
@@ -82,7 +82,7 @@ impl Body for Big {
     }
 }
 
-pub fn full(bytes: impl Into<Bytes>) -> BoxBody<Bytes, hyper::Error> {
+pub(crate) fn full(bytes: impl Into<Bytes>) -> BoxBody<Bytes, hyper::Error> {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed()
 }
 
@@ -91,7 +91,7 @@ fn empty() -> BoxBody<Bytes, hyper::Error> {
 }
 
 impl Desk {
-    pub async fn answer(self, request: Request<Incoming>) -> Result<Answer, hyper::Error> {
+    pub(crate) async fn answer(self, request: Request<Incoming>) -> Result<Answer, hyper::Error> {
         self.asked.fetch_add(1, Ordering::AcqRel);
         let path = request.uri().path().to_owned();
         Ok(match path.as_str() {
@@ -154,11 +154,11 @@ impl Desk {
         }
     }
 
-    pub fn start(&self, case: &Case, place: Place) -> Server {
+    pub(crate) fn start(&self, case: &Case, place: Place) -> Server {
         self.start_with(case, place, HttpOptions::builder(), ReactorConfig::default())
     }
 
-    pub fn start_with(&self, case: &Case, place: Place, options: HttpOptionsBuilder, config: ReactorConfig) -> Server {
+    pub(crate) fn start_with(&self, case: &Case, place: Place, options: HttpOptionsBuilder, config: ReactorConfig) -> Server {
         let options = options.build().expect("the options work");
         let desk = self.clone();
         Server::start(case, |b| {
@@ -177,7 +177,7 @@ impl Desk {
     }
 
     /// The kinds of the errors so far.
-    pub fn error_kinds(&self) -> Vec<io::ErrorKind> {
+    pub(crate) fn error_kinds(&self) -> Vec<io::ErrorKind> {
         self.errors.lock().unwrap().iter().map(io::Error::kind).collect()
     }
 }

@@ -162,7 +162,11 @@ where
         let left = deadline.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()).max(MOMENT));
         match within(left, input.read()).await.transpose()? {
             Some(result) if !result.end => {}
-            _ => return Ok(Some(false)),
+            _ => {
+                // hyper is to look at all of it.
+                input.advance(0);
+                return Ok(Some(false));
+            }
         }
     }
 }
@@ -187,7 +191,6 @@ fn http1_of(options: &HttpOptions) -> http1::Builder {
         .max_headers(options.max_headers)
         .max_header_size(options.max_head)
         .max_buf_size(MAX_BUFFERED.max(options.max_head + 1))
-        .pipeline_flush(true)
         // The clocks here take its place.
         .header_read_timeout(None);
     builder

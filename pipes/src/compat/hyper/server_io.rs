@@ -33,7 +33,7 @@ pub(super) struct ServerIo<R, W> {
     half_close: bool,
     /// hyper was told of the input's end.
     ended: bool,
-    /// hyper has read since the last flush: what it waits for will wake it.
+    /// hyper waits for input, since its last flush: it needs nobody to look for it.
     reads: bool,
     /// Holds the read clock, except while a body is waited for.
     clock: Option<ReadTimeoutSuspended>,
@@ -111,8 +111,9 @@ impl<R: Receive, W: Transmit> ServerIo<R, W> {
 
 impl<R: Receive, W: Transmit> Read for ServerIo<R, W> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        self.reads = true;
-        ready!(self.poll_fill(cx))?;
+        let filled = self.poll_fill(cx);
+        self.reads = filled.is_pending();
+        ready!(filled)?;
         if hand_over(&mut self.stream.input, &mut buf) == 0 {
             self.ended = true;
         } else if !self.one_at_a_time {
