@@ -142,7 +142,11 @@ fn a_client_that_leaves_ends_the_handler() {
             peer.send(b"GET /wait HTTP/1.1\r\n\r\n").unwrap();
             assert!(desk.arrived.wait_blocking(LONG));
             assert!(!desk.dropped.is_open());
-            if reset { peer.reset() } else { drop(peer) }
+            if reset {
+                peer.reset()
+            } else {
+                drop(peer)
+            }
             assert!(desk.dropped.wait_blocking(LONG), "{place:?}, reset {reset}: the handler goes on for nobody");
             assert!(server.wait_quiet());
             assert_eq!(desk.error_kinds().len(), 1);

@@ -61,7 +61,9 @@ fn many_streams_share_a_connection() {
                 let mut sender = sender.clone().ready().await.unwrap();
                 let path = if i % 2 == 0 { "/" } else { "/big/1000" };
                 let (answer, _) = sender.send_request(get(path), true).unwrap();
-                all.push(epoxide::spawn_local(async move { body_of(answer.await.unwrap().into_body()).await.unwrap() }));
+                all.push(epoxide::spawn_local(
+                    async move { body_of(answer.await.unwrap().into_body()).await.unwrap() },
+                ));
             }
             drop(sender);
             for (i, body) in all.into_iter().enumerate() {

@@ -5,7 +5,17 @@ use std::process::Command;
 #[test]
 fn tokio_is_in_the_tree_for_its_traits_only() {
     let told = Command::new(env!("CARGO"))
-        .args(["tree", "--offline", "-p", "epoxide-pipes", "--all-features", "-e", "features,no-dev", "--prefix", "none"])
+        .args([
+            "tree",
+            "--offline",
+            "-p",
+            "epoxide-pipes",
+            "--all-features",
+            "-e",
+            "features,no-dev",
+            "--prefix",
+            "none",
+        ])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo runs");

@@ -158,7 +158,13 @@ impl Desk {
         self.start_with(case, place, HttpOptions::builder(), ReactorConfig::default())
     }
 
-    pub(crate) fn start_with(&self, case: &Case, place: Place, options: HttpOptionsBuilder, config: ReactorConfig) -> Server {
+    pub(crate) fn start_with(
+        &self,
+        case: &Case,
+        place: Place,
+        options: HttpOptionsBuilder,
+        config: ReactorConfig,
+    ) -> Server {
         let options = options.build().expect("the options work");
         let desk = self.clone();
         Server::start(case, |b| {
