@@ -21,7 +21,7 @@ use epoxide_pipes::{ByteStream, HttpOptions, TowerService, serve_http, upgraded_
 use epoxide_samples::cli::ServerArgs;
 use epoxide_samples::server;
 use futures_util::future::{Either, select};
-use futures_util::{SinkExt, StreamExt, stream};
+use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use std::io;
 use std::pin::pin;
