@@ -9,7 +9,7 @@ use crate::conn::body::{Body, ends};
 use crate::conn::ending::Held;
 use crate::conn::read_word::{Look, Waiter};
 use crate::error::CloseReason;
-use crate::exec::local;
+use crate::exec::local::{self, Here};
 use crate::stats::Count;
 use crate::sync::plain::{Ordering, fence};
 use crate::sys;
@@ -75,7 +75,8 @@ impl ReadHalf {
     #[inline]
     pub(crate) fn poll_buffer(&mut self, cx: &Context<'_>, intent: Intent) -> Poll<io::Result<Option<RecvBuf>>> {
         let body = &*self.body;
-        if body.read.look().is_plainly_ready() && self.streak > 0 && !self.over {
+        let mut look = body.read.look();
+        if look.is_plainly_ready() && self.streak > 0 && !self.over {
             body.read.consume();
             let mut fill = self.pool.fill();
             let space = fill.space();
@@ -96,15 +97,11 @@ impl ReadHalf {
                     if let Some(result) = self.not_received(result) {
                         return Poll::Ready(result);
                     }
+                    look = self.body.read.look();
                 }
             }
         }
-        self.poll_buffer_slow(cx, intent)
-    }
-
-    #[inline]
-    fn poll_buffer_slow(&mut self, cx: &Context<'_>, intent: Intent) -> Poll<io::Result<Option<RecvBuf>>> {
-        if self.body.read.look().is_quiet() & !self.more & !self.over && self.park(cx.waker()) {
+        if look.is_quiet() & !self.more & !self.over && self.park(cx.waker()) {
             return Poll::Pending;
         }
         let pool = self.pool;
@@ -164,16 +161,23 @@ impl ReadHalf {
     #[inline]
     fn park(&mut self, waker: &Waker) -> bool {
         let body = &*self.body;
+        let Some((id, now_ms)) = local::current_task(&body.home, waker) else { return self.park_foreign(waker) };
+        body.touch(Here { is_home: true, now_ms });
+        if !body.read.park(Waiter::Task(id)) {
+            return false;
+        }
+        self.streak = self.budget;
+        body.home.counts.add_own(Count::Parks, 1);
+        true
+    }
+
+    #[cold]
+    fn park_foreign(&mut self, waker: &Waker) -> bool {
+        let body = &*self.body;
         let here = local::here(&body.home);
         body.touch(here);
-        let waiter = match local::current_task(&body.home, waker) {
-            Some(id) => Waiter::Task(id),
-            None => {
-                body.set_foreign_reader(waker.clone());
-                Waiter::Foreign
-            }
-        };
-        if !body.read.park(waiter) {
+        body.set_foreign_reader(waker.clone());
+        if !body.read.park(Waiter::Foreign) {
             return false;
         }
         self.streak = self.budget;

@@ -26,7 +26,7 @@ pub struct WriteHalf {
     lent: usize,
     /// Bytes that may be staged without a look at what is held: never more than there is room for, and 0 while space is
     /// lent. Saves 15 instructions a request.
-    room: usize,
+    pub(crate) room: usize,
     /// The read half may be used by another task meanwhile.
     pub(crate) split: bool,
 }
@@ -119,7 +119,8 @@ impl WriteHalf {
     /// Before anything is staged: the limit.
     #[inline]
     fn prepare(&mut self, n: usize) -> Result<(), StagedLimit> {
-        if n <= self.room {
+        // Less, not at most: with space lent even nothing is too much.
+        if n < self.room {
             self.room -= n;
             return Ok(());
         }

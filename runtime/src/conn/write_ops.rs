@@ -37,30 +37,19 @@ impl WriteHalf {
     #[inline]
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.trim();
-        let body = &*self.body;
         if let Some(bytes) = self.staged.plain()
-            && bytes.len() <= body.home.config.flush_budget
-            && body.flush.claim()
+            && let Some(first) = self.send_whole(bytes)
         {
-            // The path that nearly every answer takes: the word was idle and is ours, all goes in one call, and nobody
-            // comes meanwhile.
-            let len = bytes.len();
-            let sent = match sys::io::send(body.as_fd(), bytes) {
-                Ok(n) if n == len => {
+            let sent = match first {
+                First::Done => {
                     self.staged.clear();
-                    let here = local::here(&body.home);
-                    body.home.count_from(here.is_home, Count::Sends, 1);
-                    body.touch(here);
-                    body.add_accepted(len);
-                    if body.flush.finish_quiet() {
-                        if self.split {
-                            body.flush_is_over();
-                        }
-                        return Poll::Ready(Ok(()));
-                    }
+                    return Poll::Ready(Ok(()));
+                }
+                First::Disturbed => {
+                    self.staged.clear();
                     Sent { bytes: 0, calls: 0, end: SendEnd::Empty }
                 }
-                first => self.staged.send_after(body.as_fd(), self.budget(), first),
+                First::Short(first) => self.staged.send_after(self.body.as_fd(), self.budget(), first),
             };
             return self.go_on(cx, sent);
         }
@@ -82,6 +71,32 @@ impl WriteHalf {
         if self.body.queued.load(Ordering::Relaxed) <= at_most { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
+    /// The path that nearly every answer takes: the word was idle and is ours, all goes in one call, and nobody comes
+    /// meanwhile. `None`: it is not to be taken, and nothing was done. After all but `Done` the word is still ours.
+    #[inline(always)]
+    fn send_whole(&self, bytes: &[u8]) -> Option<First> {
+        let body = &*self.body;
+        if bytes.len() > body.home.config.flush_budget || !body.flush.claim() {
+            return None;
+        }
+        match sys::io::send(body.as_fd(), bytes) {
+            Ok(n) if n == bytes.len() => {
+                let here = local::here(&body.home);
+                body.home.count_from(here.is_home, Count::Sends, 1);
+                body.touch(here);
+                body.add_accepted(n);
+                if !body.flush.finish_quiet() {
+                    return Some(First::Disturbed);
+                }
+                if self.split {
+                    body.flush_is_over();
+                }
+                Some(First::Done)
+            }
+            first => Some(First::Short(first)),
+        }
+    }
+
     /// Sends what it can without waiting; the reactor goes on with the rest.
     ///
     /// # Errors
@@ -94,7 +109,8 @@ impl WriteHalf {
         }
     }
 
-    /// Stages and flushes `bytes`, in portions when they exceed `max_staged`.
+    /// Stages and flushes `bytes`, in portions when they exceed `max_staged`. With nothing staged they are sent from where
+    /// they are, and only what the socket refuses is copied.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -132,6 +148,19 @@ impl WriteHalf {
             Drive::Parked => Poll::Pending,
             Drive::Closed => Poll::Ready(Err(self.refusal())),
         }
+    }
+
+    /// The rest of a send from the caller's own slice: copied, and flushed as if it had been staged.
+    #[cold]
+    fn sent_in_part(&mut self, cx: &Context<'_>, bytes: &[u8], first: First) -> Poll<io::Result<()>> {
+        let sent = match first {
+            First::Short(first) => {
+                self.staged.stage(bytes);
+                self.staged.send_after(self.body.as_fd(), self.budget(), first)
+            }
+            First::Done | First::Disturbed => Sent { bytes: 0, calls: 0, end: SendEnd::Empty },
+        };
+        self.go_on(cx, sent)
     }
 
     /// More than one piece, or somebody else sends, or nothing is staged, or the connection is over.
@@ -195,6 +224,16 @@ impl WriteHalf {
     }
 }
 
+/// How a first send came out.
+enum First {
+    /// All is out and the word is idle again.
+    Done,
+    /// All is out, but somebody came meanwhile: the word is still ours.
+    Disturbed,
+    /// Not all, or an error.
+    Short(io::Result<usize>),
+}
+
 /// The future of `flush`.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
@@ -222,8 +261,28 @@ pub struct SendAll<'a> {
 impl Future for SendAll<'_> {
     type Output = io::Result<()>;
 
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { half, bytes } = &mut *self;
+        if half.staged.is_bare()
+            && !bytes.is_empty()
+            // What is refused will be staged.
+            && bytes.len() <= half.room
+            && let Some(first) = half.send_whole(bytes)
+        {
+            let all = std::mem::take(bytes);
+            return match first {
+                First::Done => Poll::Ready(Ok(())),
+                other => half.sent_in_part(cx, all, other),
+            };
+        }
+        self.poll_staged(cx)
+    }
+}
+
+impl SendAll<'_> {
+    fn poll_staged(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { half, bytes } = self;
         loop {
             let portion = bytes.len().min(half.room());
             if portion > 0 {

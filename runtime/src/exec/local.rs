@@ -181,14 +181,15 @@ fn coarse_ms() -> u32 {
     crate::sys::clock::monotonic_coarse_ms() as u32
 }
 
-/// The id of the task that is being polled, if `waker` is that task's own and `home`'s reactor runs here.
+/// The id of the task that is being polled, and the time of the pass, if `waker` is that task's own and `home`'s reactor
+/// runs here.
 #[inline(always)]
-pub(crate) fn current_task(home: &Home, waker: &Waker) -> Option<TaskId> {
+pub(crate) fn current_task(home: &Home, waker: &Waker) -> Option<(TaskId, u32)> {
     LOCAL.with(|local| {
         let mine = ptr::eq(local.home_ptr.get(), home)
             && ptr::eq(local.data.get(), waker.data())
             && ptr::eq(local.vtable.get(), waker.vtable());
-        mine.then(|| local.id.get())
+        mine.then(|| (local.id.get(), local.now_ms.get()))
     })
 }
 
@@ -223,7 +224,7 @@ pub(crate) fn insert_task(task: Task) {
             tasks.insert(|id| {
                 task.header().set_id(id);
                 task
-            })
+            });
         });
     }
 }

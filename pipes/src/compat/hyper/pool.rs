@@ -120,7 +120,7 @@ mod tests {
     fn pool(names: &[(&str, &'static str)], at: Instant) -> Pool<&'static str> {
         let mut pool = Pool::new(10 * SECOND, 2);
         for (host, name) in names {
-            assert!(pool.put(host, at, name).0.is_none());
+            assert!(pool.put(host, at, *name).0.is_none());
         }
         pool
     }

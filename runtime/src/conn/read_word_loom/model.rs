@@ -190,7 +190,7 @@ impl Reader {
         }
     }
 
-    /// The steps of `poll_buffer`, `poll_buffer_slow` and `poll_recv`. False: pending.
+    /// The steps of `poll_buffer` and `poll_recv`. False: pending.
     fn poll_read(&mut self, s: &Shared, context: usize) -> bool {
         if s.word.look().is_plainly_ready() && self.receive(s, true) {
             return true;
