@@ -10,10 +10,13 @@
 //! [`transport`], which connections implement.
 //!
 //! # Features
-//! None is on by default, and each only adds impls: `futures-io` and `tokio` the IO traits of those crates (no tokio
-//! runtime).
-//! `hyper`: hyper's IO traits, timer and executors, [`serve_http`](https://docs.rs/epoxide-pipes) for HTTP/1 and HTTP/2,
-//! and a client with a pool of connections. `tower`: layers for timeouts and limits. None of them brings tokio's runtime.
+//! None is on by default, and none brings tokio's runtime.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `futures-io`, `tokio` | the IO traits of those crates |
+//! | `hyper` | hyper's IO traits, timer and executors; `serve_http` for HTTP/1 and HTTP/2; `HttpClient` with its pool |
+//! | `tower` | layers for timeouts, concurrency and rate; with `hyper`, `TowerService`: axum routers for `serve_http` |
 
 mod byte_stream;
 mod compat;

@@ -143,9 +143,9 @@ fn a_client_that_leaves_ends_the_handler() {
             assert!(desk.arrived.wait_blocking(LONG));
             assert!(!desk.dropped.is_open());
             if reset {
-                peer.reset()
+                peer.reset();
             } else {
-                drop(peer)
+                drop(peer);
             }
             assert!(desk.dropped.wait_blocking(LONG), "{place:?}, reset {reset}: the handler goes on for nobody");
             assert!(server.wait_quiet());

@@ -11,9 +11,10 @@
 //! | `server_io` | what a served connection reads and writes through |
 //! | `tracked` | counts the requests in progress |
 //! | `upgraded` | the stream of an upgraded connection |
-//! | `client`, `pool` | the client and its idle connections |
+//! | `client`, `client_error`, `pool` | the client, its errors, its idle connections |
 
 mod client;
+mod client_error;
 mod io;
 mod options;
 mod pool;
@@ -23,7 +24,8 @@ mod server_io;
 mod tracked;
 mod upgraded;
 
-pub use client::{ClientBody, ClientOptions, HttpClient, HttpClientError};
+pub use client::{ClientBody, ClientOptions, HttpClient};
+pub use client_error::HttpClientError;
 pub use options::{HttpOptions, HttpOptionsBuilder, HttpVersions};
 pub use rt::{HttpTimer, LocalExecutor, SendExecutor};
 pub use serve::{serve_http, serve_http_send};
