@@ -184,13 +184,13 @@ def main():
     if missing: sys.exit(f"clients: {', '.join(missing)} missing: run ci/setup")
     global CURL
     CURL = tuple(map(int, re.search(rb"curl (\d+)\.(\d+)", run("curl", "--version")[1]).groups()))
-    names = ("http1", "http2", "axum_app", "http_proxy")
+    names = ("http1", "http2", "axum_app", "proxy")
     subprocess.run(["cargo", "build", "-p", "epoxide-samples", "--features", "http", *(f"--bin={n}" for n in names)], cwd=ROOT, check=True)
     one, two = ("--http1.1", "1.1"), ("--http2-prior-knowledge", "2")
     with sample("http1") as addr:
         with_curl(addr, [one])
         with_wrk(addr, options.seconds)
-        with sample("http_proxy", "--upstream", addr) as front:
+        with sample("proxy", "--http", "--to", addr) as front:
             with_curl(front, [one])
             with_wrk(front, options.seconds)
     with sample("http2") as addr:

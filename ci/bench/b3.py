@@ -140,7 +140,7 @@ def run(options, report):
         print(f"B3: SKIPPED, strace may not trace here: {why}")
         return None
     if options.smoke: options.requests, options.connections = min(options.requests, 60), min(options.connections, 16)
-    servers.build_raw()
+    servers.build_own()
     names = ["raw"]
     if not options.smoke:
         servers.build_peers()

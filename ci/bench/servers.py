@@ -1,4 +1,4 @@
-"""What is measured and how it is built: our sample `raw`, the floor and the peers."""
+"""What is measured and how it is built: our samples `raw` and `pipe`, the floor and the peers."""
 import pathlib, socket, subprocess, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -14,8 +14,12 @@ PROGRAMS = {"floor": "raw_epoll", "tokio_ct": "tokio_ct", "tokio_mt": "tokio_mt"
 URING = {"monoio_uring", "compio_uring"}
 
 
-def build_raw():
-    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples", "--bin", "raw"], cwd=ROOT, check=True)
+# Our samples. `raw` is what the targets are about.
+OWN = ["raw", "pipe"]
+
+
+def build_own():
+    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples"] + [f"--bin={name}" for name in OWN], cwd=ROOT, check=True)
 
 
 def build_peers():
@@ -25,9 +29,9 @@ def build_peers():
 
 def command(name):
     """The command line of a server, with {addr} where the address goes."""
-    if name == "raw":
+    if name in OWN:
         # One reactor against one core; `--body bench` answers the same bytes as the peers.
-        return f"{ROOT}/target/release/raw --addr {{addr}} --reactors 1 --body bench"
+        return f"{ROOT}/target/release/{name} --addr {{addr}} --reactors 1 --body bench"
     return f"{PEERS_TARGET}/release/{PROGRAMS[name]} {{addr}}"
 
 

@@ -4,7 +4,8 @@
 //! class: any thread, one task at a time (`&mut self`).
 
 use crate::duplex::Duplex;
-use crate::reader::{PipeReader, ReadSlice};
+use crate::read_slice::ReadSlice;
+use crate::reader::PipeReader;
 use crate::transport::{Receive, Transmit, Transport};
 use crate::writer::{PipeWriter, ShutdownPipe, WritePipe};
 use bytes::Bytes;

@@ -85,6 +85,13 @@ impl Held {
         self.one.as_ref().map_or(0, RecvBuf::capacity) + many.sum::<usize>()
     }
 
+    /// The first buffer, when nothing is held.
+    #[inline]
+    pub(crate) fn push_first(&mut self, buf: RecvBuf) {
+        self.len = buf.len();
+        self.one = Some(buf);
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, buf: RecvBuf) {
         let was = self.len;

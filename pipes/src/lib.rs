@@ -24,6 +24,7 @@ mod control;
 mod duplex;
 mod held;
 mod read_more;
+mod read_slice;
 mod reader;
 mod sequence;
 pub mod transport;
@@ -44,6 +45,7 @@ pub use compat::tower::{
 pub use compat::tower::{TowerCall, TowerService};
 pub use control::PipeHandle;
 pub use duplex::{DualPipe, Duplex};
-pub use reader::{DEFAULT_MAX_HELD, PipeReader, ReadPipe, ReadResult, ReadSlice};
+pub use read_slice::ReadSlice;
+pub use reader::{DEFAULT_MAX_HELD, PipeReader, ReadPipe, ReadResult};
 pub use sequence::{Sequence, Slices};
 pub use writer::{DEFAULT_WRITE_HIGH_WATER, FlushPipe, FlushResult, PipeWriter, ShutdownPipe, WritePipe};

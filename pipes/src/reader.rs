@@ -20,9 +20,6 @@ use std::task::{Context, Poll, Waker};
 /// What a reader holds at most, in bytes, unless told otherwise.
 pub const DEFAULT_MAX_HELD: usize = 1 << 20;
 
-/// Reads shorter than this go through a pooled buffer, so that a reader of few bytes at a time makes few system calls.
-const SHORT_READ: usize = 2048;
-
 /// The receiving side of a connection as a pipe.
 ///
 /// [`read`](Self::read) gives everything that was received and not consumed, as one view over the pooled buffers;
@@ -51,17 +48,17 @@ const SHORT_READ: usize = 2048;
 /// # }
 /// ```
 pub struct PipeReader<R = ReadHalf> {
-    half: R,
+    pub(crate) half: R,
     pub(crate) held: Held,
     /// The first `examined` bytes of what is held were looked at.
     examined: usize,
     max_held: usize,
-    state: State,
-    handle: OnceLock<PipeHandle>,
+    pub(crate) state: State,
+    pub(crate) handle: OnceLock<PipeHandle>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+pub(crate) enum State {
     Open,
     /// The peer's end was received.
     Ended,
@@ -274,16 +271,44 @@ impl<R: Receive> PipeReader<R> {
     }
 
     #[inline]
-    fn take_in(&mut self, received: Option<RecvBuf>) {
+    pub(crate) fn take_in(&mut self, received: Option<RecvBuf>) {
         match received {
             Some(buf) => self.held.push(buf),
             None => self.state = State::Ended,
         }
     }
 
-    /// Ready when there is something to tell.
+    /// Ready when there is something to tell. Nothing held and nobody else to ask: the path of nearly every request.
     #[inline]
-    fn poll_read(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Told>> {
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Told>> {
+        if self.held.len() > 0 || self.state != State::Open || self.handle.get().is_some() {
+            return self.poll_read_held(cx, idle);
+        }
+        self.poll_first_buffer(cx, idle)
+    }
+
+    /// With nothing held: a buffer, or an end. A drain's end is none of the peer's: it is told once, and not kept.
+    #[inline]
+    fn poll_first_buffer(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Told>> {
+        let received = if idle { self.half.poll_receive_idle(cx) } else { self.half.poll_receive(cx) };
+        match received {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(Some(buf))) => {
+                self.held.push_first(buf);
+                Poll::Ready(Ok(Told::Bytes))
+            }
+            Poll::Ready(Ok(None)) => {
+                if !idle {
+                    self.state = State::Ended;
+                }
+                Poll::Ready(Ok(Told::End))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        }
+    }
+
+    #[cold]
+    fn poll_read_held(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Told>> {
         if self.handle.get().is_some()
             && let Some(ready) = self.asked(cx.waker())
         {
@@ -293,26 +318,11 @@ impl<R: Receive> PipeReader<R> {
             self.check_open()?;
             return Poll::Ready(Ok(Told::Bytes));
         }
-        if self.held.len() > 0 {
-            if self.held.len() >= self.max_held {
-                return Poll::Ready(Err(too_much(self.held.len(), self.max_held)));
-            }
-            return self.poll_behind(cx).map_ok(|()| Told::Bytes);
+        match self.held.len() {
+            0 => self.poll_first_buffer(cx, idle),
+            held if held >= self.max_held => Poll::Ready(Err(too_much(held, self.max_held))),
+            _ => self.poll_behind(cx).map_ok(|()| Told::Bytes),
         }
-        if idle {
-            // A drain's end is none of the peer's: it is told once, and not kept.
-            return self.half.poll_receive_idle(cx).map_ok(|received| match received {
-                Some(buf) => {
-                    self.held.push(buf);
-                    Told::Bytes
-                }
-                None => Told::End,
-            });
-        }
-        self.half.poll_receive(cx).map_ok(|received| {
-            self.take_in(received);
-            Told::Bytes
-        })
     }
 
     /// What a handle has asked for, if anything; else the waker waits there too.
@@ -365,66 +375,6 @@ impl<R: Receive> PipeReader<R> {
     /// What `read_at_least` may ask for.
     pub(crate) fn max_held(&self) -> usize {
         self.max_held
-    }
-
-    /// Reads into a slice and consumes what it took, as [`std::io::Read`] would: 0 is the peer's end (every time), or an
-    /// empty slice. Held bytes come first; without any, a slice of some size is received into directly.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read). A cancel does not end it.
-    pub fn poll_read_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
-        if space.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
-        if self.held.len() == 0 && self.state == State::Open && space.len() >= SHORT_READ && self.handle.get().is_none()
-        {
-            let n = self.half.poll_receive_slice(cx, space);
-            if let Poll::Ready(Ok(0)) = n {
-                self.state = State::Ended;
-            }
-            return n;
-        }
-        match self.poll_fill(cx) {
-            Poll::Ready(Ok(())) => {
-                let n = self.held.view().copy_to(space);
-                self.advance(n);
-                Poll::Ready(Ok(n))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-
-    /// Ready when bytes are held, or at the peer's end.
-    pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(handle) = self.handle.get()
-            && handle.wait_for_completion(cx.waker())
-        {
-            self.complete();
-        }
-        self.check_open()?;
-        if self.held.len() > 0 || self.state == State::Ended {
-            return Poll::Ready(Ok(()));
-        }
-        self.half.poll_receive(cx).map_ok(|received| self.take_in(received))
-    }
-
-    /// The first slice held, received if there is none; empty at the peer's end.
-    #[cfg(any(feature = "futures-io", feature = "tokio"))]
-    pub(crate) fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        match self.poll_fill(cx) {
-            Poll::Ready(Ok(())) => Poll::Ready(Ok(self.held.view().first())),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-
-    /// The future form of [`poll_read_slice`](Self::poll_read_slice).
-    ///
-    /// # Cancel safety
-    /// Nothing is lost or repeated when the future is dropped.
-    pub fn read_slice<'a>(&'a mut self, space: &'a mut [u8]) -> ReadSlice<'a, R> {
-        ReadSlice { reader: self, space }
     }
 }
 
@@ -483,22 +433,5 @@ impl<'a, R: Receive> Future for ReadPipe<'a, R> {
                 None => Poll::Pending,
             },
         }
-    }
-}
-
-/// The future of [`PipeReader::read_slice`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct ReadSlice<'a, R = ReadHalf> {
-    reader: &'a mut PipeReader<R>,
-    space: &'a mut [u8],
-}
-
-impl<R: Receive> Future for ReadSlice<'_, R> {
-    type Output = io::Result<usize>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { reader, space } = &mut *self;
-        reader.poll_read_slice(cx, space)
     }
 }

@@ -103,6 +103,9 @@ impl<'a> Sequence<'a> {
     /// The same, looking at nothing before `from`.
     #[inline]
     pub fn find_from(&self, from: usize, needle: &[u8]) -> Option<usize> {
+        if self.len < needle.len() {
+            return None;
+        }
         match self.as_slice() {
             Some(bytes) => {
                 let from = from.min(bytes.len());
@@ -208,8 +211,11 @@ fn find_in_slice(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     if bytes.len() > SHORT {
         return memmem::find(bytes, needle);
     }
-    let Some(first) = needle.first() else { return Some(0) };
-    memchr::memchr_iter(*first, bytes).find(|at| bytes[*at..].starts_with(needle))
+    let [first, rest @ ..] = needle else { return Some(0) };
+    // Compared in line: a call of memcmp costs more than a short needle.
+    let found =
+        |at: &usize| bytes[at + 1..].len() >= rest.len() && bytes[at + 1..].iter().zip(rest).all(|(a, b)| a == b);
+    memchr::memchr_iter(*first, bytes).find(found)
 }
 
 impl Buf for Sequence<'_> {

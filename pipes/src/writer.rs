@@ -36,8 +36,8 @@ pub const DEFAULT_WRITE_HIGH_WATER: usize = 64 * 1024;
 pub struct PipeWriter<W = WriteHalf> {
     half: W,
     completed: bool,
-    /// Writes wait until half of the high water has gone.
-    full: bool,
+    /// Writes wait until no more than so many bytes are unsent.
+    full: Option<usize>,
     high_water: usize,
     handle: OnceLock<PipeHandle>,
 }
@@ -56,7 +56,7 @@ impl<W: Transmit> PipeWriter<W> {
     /// A pipe over the sending half of a connection.
     pub fn new(half: W) -> Self {
         let high_water = DEFAULT_WRITE_HIGH_WATER;
-        Self { half, completed: false, full: false, high_water, handle: OnceLock::new() }
+        Self { half, completed: false, full: None, high_water, handle: OnceLock::new() }
     }
 
     /// The same, with a limit for [`write`](Self::write), in bytes.
@@ -248,8 +248,12 @@ impl<W: Transmit> PipeWriter<W> {
             let mut done = 0;
             for slice in slices {
                 let n = slice.len().min(room - done);
-                half.stage(&slice[..n])?;
-                done += n;
+                match half.stage(&slice[..n]) {
+                    Ok(()) => done += n,
+                    // What was staged before is taken.
+                    Err(_) if done > 0 => break,
+                    Err(refused) => return Err(refused),
+                }
             }
             Ok(done)
         })
@@ -274,30 +278,29 @@ impl<W: Transmit> PipeWriter<W> {
             return Poll::Ready(Ok(0));
         }
         loop {
-            if self.full {
-                match self.half.poll_unsent(cx, self.high_water / 2) {
-                    Poll::Ready(Ok(())) => self.full = false,
+            if let Some(at_most) = self.full {
+                match self.half.poll_unsent(cx, at_most) {
+                    Poll::Ready(Ok(())) => self.full = None,
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => return Poll::Pending,
                 }
             }
             let mut room = self.high_water.saturating_sub(self.half.unsent_len()).min(len);
-            let taken = loop {
-                if room == 0 {
-                    break 0;
-                }
+            // The smaller of the two limits counts, and half of it is waited for.
+            let mut limit = self.high_water;
+            let mut taken = 0;
+            while room > 0 && taken == 0 {
                 match stage(&mut self.half, room) {
-                    Ok(n) => break n,
-                    // max_staged is below the high water.
-                    Err(limit) => room = room.min(limit.limit.saturating_sub(limit.staged)).min(room - 1),
+                    Ok(n) => taken = n,
+                    Err(refused) if refused.limit == 0 => return Poll::Ready(Err(refused.into())),
+                    Err(refused) => {
+                        limit = limit.min(refused.limit);
+                        room = refused.limit.saturating_sub(refused.staged).min(room - 1);
+                    }
                 }
-            };
+            }
             if taken == 0 {
-                if self.half.unsent_len() == 0 {
-                    let text = "max_staged leaves no room for a single byte";
-                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::QuotaExceeded, text)));
-                }
-                self.full = true;
+                self.full = Some(limit / 2);
                 continue;
             }
             return match self.half.poll_flush(cx) {

@@ -13,7 +13,7 @@ use epoxide_tests_e2e::{Case, Parker, Peer, Server, block_within, loopback, patt
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::pin::pin;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 
 /// Bytes of a receive buffer: small, so that a few bytes are several of them.
 const BUFFER: usize = 16;
@@ -192,11 +192,10 @@ fn run(peer: &mut Peer, input: &mut PipeReader, steps: &[Step]) {
     }
 }
 
-#[test]
-fn any_chunking_and_any_advance() {
-    let case = Case::start_rounds();
-    let (give, given) = channel::<(PipeReader, PipeWriter)>();
-    let server = Server::start(&case, |b| {
+/// A server that gives every connection to the test.
+fn giving(case: &Case) -> (Server, Receiver<(PipeReader, PipeWriter)>) {
+    let (give, given) = channel();
+    let server = Server::start(case, |b| {
         b.config(small(BUFFER));
         b.listen(loopback(), move |connection: Connection| {
             let give = give.clone();
@@ -205,6 +204,38 @@ fn any_chunking_and_any_advance() {
             }
         });
     });
+    (server, given)
+}
+
+/// The worst for the bound, which chance seldom finds: a byte left in a full first buffer, a few in the second.
+#[test]
+fn a_byte_left_in_a_full_buffer_does_not_hold_it() {
+    let case = Case::start();
+    let (server, given) = giving(&case);
+    let mut peer = Peer::connect(server.addr());
+    let (mut input, _output) = given.recv_timeout(SOON).unwrap();
+    run(
+        &mut peer,
+        &mut input,
+        &[
+            Step::Send(BUFFER),
+            Step::AtLeast(255),
+            Step::Advance(0, 255),
+            Step::Send(1),
+            Step::Read,
+            // All but two bytes: one in each buffer.
+            Step::Advance(240, 255),
+            Step::Send(1),
+            Step::Read,
+        ],
+    );
+    assert_eq!(input.held_len(), 3, "one byte in the first buffer and two in the second");
+}
+
+#[test]
+fn any_chunking_and_any_advance() {
+    let case = Case::start_rounds();
+    let (server, given) = giving(&case);
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(500);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let seen = std::cell::Cell::new(0_u32);

@@ -4,24 +4,36 @@ mod common;
 
 use common::{SOON, everywhere, small};
 use epoxide::{Connection, ReactorConfig};
-use epoxide_pipes::{Duplex, PipeReader, PipeWriter};
+use epoxide_pipes::{Duplex, PipeReader, PipeWriter, ReadResult};
 use epoxide_tests_e2e::{Case, Ending, Gate, Peer, pattern, wait_until};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::mpsc::{Sender, channel};
-use std::task::Poll;
 use std::time::Duration;
 
 fn halves(connection: Connection) -> (PipeReader, PipeWriter) {
     Duplex::new(connection).into_parts()
 }
 
+/// Reads, and says when the read waits.
+async fn read_and_tell<'a>(input: &'a mut PipeReader, waits: &Sender<()>) -> io::Result<ReadResult<'a>> {
+    let mut read = input.read();
+    poll_fn(|cx| {
+        let polled = Pin::new(&mut read).poll(cx);
+        if polled.is_pending() {
+            let _ = waits.send(());
+        }
+        polled
+    })
+    .await
+}
+
 /// PRD-01. What is examined and not consumed stays, and the next read waits for more.
 #[test]
 fn a_read_waits_for_bytes_that_were_not_examined_and_keeps_the_others() {
     let case = Case::start();
-    let (tell, told) = channel::<(bool, Vec<u8>)>();
+    let (tell, told) = channel::<Vec<u8>>();
     let (parks, parked) = channel::<()>();
     let server = everywhere(&case, ReactorConfig::default(), {
         move |connection| {
@@ -31,18 +43,8 @@ fn a_read_waits_for_bytes_that_were_not_examined_and_keeps_the_others() {
                 let first = input.read().await?.buffer.to_vec();
                 assert_eq!(first, b"AB");
                 input.advance_to(0, 2);
-                let mut waits = false;
-                let mut read = input.read();
-                let second = poll_fn(|cx| match Pin::new(&mut read).poll(cx) {
-                    Poll::Pending => {
-                        waits = true;
-                        let _ = parks.send(());
-                        Poll::Pending
-                    }
-                    ready => ready,
-                });
-                let second = second.await?.buffer.to_vec();
-                let _ = tell.send((waits, second));
+                let second = read_and_tell(&mut input, &parks).await?.buffer.to_vec();
+                let _ = tell.send(second);
                 Ok(())
             }
         }
@@ -52,7 +54,7 @@ fn a_read_waits_for_bytes_that_were_not_examined_and_keeps_the_others() {
         peer.send(b"AB").unwrap();
         parked.recv_timeout(SOON).expect("the second read waits");
         peer.send(b"C").unwrap();
-        assert_eq!(told.recv_timeout(SOON).unwrap(), (true, b"ABC".to_vec()));
+        assert_eq!(told.recv_timeout(SOON).unwrap(), b"ABC");
     }
 }
 
@@ -214,8 +216,9 @@ fn a_cancel_wakes_a_parked_read_and_loses_nothing() {
     let case = Case::start();
     let (handles, given) = channel();
     let (tell, told) = channel::<Vec<u8>>();
+    let (parks, parked) = channel::<()>();
     let server = everywhere(&case, ReactorConfig::default(), move |connection| {
-        let (handles, tell) = (handles.clone(), tell.clone());
+        let (handles, tell, parks) = (handles.clone(), tell.clone(), parks.clone());
         async move {
             let (mut input, _output) = halves(connection);
             assert_eq!(input.read_exact(2).await?.buffer.len(), 2);
@@ -224,7 +227,7 @@ fn a_cancel_wakes_a_parked_read_and_loses_nothing() {
             input.cancel_pending_read();
             assert!(input.read().await?.cancelled);
             let _ = handles.send(input.handle());
-            let result = input.read().await?;
+            let result = read_and_tell(&mut input, &parks).await?;
             assert!(result.cancelled && !result.end && result.buffer.to_vec() == b"AB");
             let _ = tell.send(b"cancelled".to_vec());
             let result = input.read().await?;
@@ -237,6 +240,7 @@ fn a_cancel_wakes_a_parked_read_and_loses_nothing() {
         let mut peer = Peer::connect(*addr);
         peer.send(b"AB").unwrap();
         let handle = given.recv_timeout(SOON).unwrap();
+        parked.recv_timeout(SOON).expect("the read waits");
         handle.cancel();
         assert_eq!(told.recv_timeout(SOON).unwrap(), b"cancelled");
         peer.send(b"C").unwrap();
@@ -253,15 +257,16 @@ fn a_cancel_wakes_a_parked_read_and_loses_nothing() {
 fn completing_ends_reading_and_nothing_else() {
     let case = Case::start();
     let (handles, given) = channel();
+    let (parks, parked) = channel::<()>();
     let server = everywhere(&case, ReactorConfig::default(), move |connection| {
-        let handles = handles.clone();
+        let (handles, parks) = (handles.clone(), parks.clone());
         async move {
             let (mut input, mut output) = halves(connection);
             assert_eq!(input.read_exact(2).await?.buffer.len(), 2);
             input.advance_to(0, 2);
             let _ = handles.send(input.handle());
             // Parked; the other thread completes it.
-            assert_eq!(input.read().await.unwrap_err().kind(), io::ErrorKind::NotConnected);
+            assert_eq!(read_and_tell(&mut input, &parks).await.unwrap_err().kind(), io::ErrorKind::NotConnected);
             assert_eq!((input.held_len(), input.held_memory()), (0, 0));
             input.complete();
             assert_eq!(input.read().await.unwrap_err().kind(), io::ErrorKind::NotConnected);
@@ -275,7 +280,9 @@ fn completing_ends_reading_and_nothing_else() {
     for addr in server.addrs() {
         let mut peer = Peer::connect(*addr);
         peer.send(b"AB").unwrap();
-        given.recv_timeout(SOON).unwrap().complete();
+        let handle = given.recv_timeout(SOON).unwrap();
+        parked.recv_timeout(SOON).expect("the read waits");
+        handle.complete();
         assert_eq!(peer.read_to_end(SOON), (b"still here".to_vec(), Ending::Eof));
     }
 }

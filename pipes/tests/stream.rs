@@ -6,7 +6,8 @@ use common::{SOON, everywhere, small};
 use epoxide::{Connection, ReactorConfig};
 use epoxide_pipes::{ByteStream, DEFAULT_WRITE_HIGH_WATER, PipeWriter};
 use epoxide_tests_e2e::{Case, Ending, Gate, Parker, Peer, Server, block_within, loopback, pattern, poll_once};
-use std::io;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -193,23 +194,38 @@ fn a_write_goes_on_at_half_of_a_queue_that_never_empties() {
     assert!(peer.ending(SOON).is_closed());
 }
 
-/// `max_staged` below the high water bounds a write too, and a write waits for room instead of failing.
+/// `max_staged` below the high water bounds a write too, and a write waits for room instead of failing, or of holding its
+/// thread: on the reactor's own, nobody else would make room.
 #[test]
 fn a_small_staging_limit_bounds_writes_too() {
     let case = Case::start();
-    let (server, given) = giving(&case, ReactorConfig { max_staged: 1000, ..ReactorConfig::default() });
-    let peer = Peer::connect_stalling(server.addr());
-    let mut stream = ByteStream::new(given.recv_timeout(SOON).unwrap());
-    let body = pattern(3 << 20);
-    let reading = std::thread::spawn({
-        let mut peer = peer;
-        move || peer.read_to_end(SOON)
+    let (tell, told) = channel::<usize>();
+    let config = ReactorConfig { max_staged: 1000, ..ReactorConfig::default() };
+    let server = everywhere(&case, config, move |connection| {
+        let tell = tell.clone();
+        async move {
+            connection.set_send_buffer_size(16 * 1024)?;
+            let mut stream = ByteStream::new(connection);
+            let body = pattern(251 * 12_000);
+            let mut left = &body[..];
+            while !left.is_empty() {
+                // Two slices that do not fit together: what is taken of them is taken once.
+                let (one, two) = left.split_at(left.len().min(600));
+                let slices = [IoSlice::new(one), IoSlice::new(two)];
+                let n = poll_fn(|cx| stream.poll_write_vectored(cx, &slices)).await?;
+                let _ = tell.send(n);
+                assert!(n > 0 && stream.unsent_len() <= 1000);
+                left = &left[n..];
+            }
+            stream.shutdown().await
+        }
     });
-    block_within(stream.write_all(&body), SOON).unwrap().unwrap();
-    block_within(stream.shutdown(), SOON).unwrap().unwrap();
-    drop(stream);
-    let (got, ending) = reading.join().unwrap();
-    assert!(got == body && ending == Ending::Eof);
+    for addr in server.addrs() {
+        let (got, ending) = Peer::connect_stalling(*addr).read_to_end(SOON);
+        assert!(got == pattern(251 * 12_000) && ending == Ending::Eof, "{} bytes, {ending:?}", got.len());
+    }
+    let taken: Vec<usize> = told.try_iter().collect();
+    assert!(taken.contains(&600) && taken.iter().any(|n| *n < 600), "the limit was met between slices and within one");
 }
 
 #[test]

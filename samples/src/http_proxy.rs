@@ -3,9 +3,11 @@
 //! Job: rewrite what belongs to one hop (RFC 9110, section 7.6), and stream both bodies. State: the client's pool, one a
 //! reactor. Thread class: any thread.
 
+use crate::cli::ServerArgs;
+use crate::server;
 use bytes::Bytes;
 use epoxide::Connection;
-use epoxide_pipes::{HttpClient, HttpClientError, HttpOptions, serve_http};
+use epoxide_pipes::{ClientOptions, HttpClient, HttpClientError, HttpOptions, serve_http};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -24,6 +26,20 @@ const ONE_HOP: [HeaderName; 7] = [
     header::TRANSFER_ENCODING,
     header::UPGRADE,
 ];
+
+/// Runs the proxy in front of `upstream` (`host:port`); each reactor has a client of its own.
+///
+/// # Errors
+/// As [`server::run`].
+pub fn run(name: &str, args: &ServerArgs, upstream: String) -> io::Result<()> {
+    server::run_built(name, args, "/", |server| {
+        server.listen_with(args.target(), move |reactor| {
+            let upstream = upstream.clone();
+            let client = HttpClient::new(reactor.clone(), ClientOptions::default()).expect("the defaults work");
+            move |connection| serve(connection, client.clone(), upstream.clone())
+        });
+    })
+}
 
 /// Serves a connection by asking `upstream` (`host:port`) each of its requests.
 ///
@@ -52,7 +68,7 @@ async fn ask(client: &HttpClient<Incoming>, request: Result<Request<Incoming>, S
         }
         Err(HttpClientError::Timeout { .. }) => refusal(StatusCode::GATEWAY_TIMEOUT, "the server behind is slow\n"),
         Err(error) => {
-            eprintln!("[http_proxy] {error}");
+            eprintln!("[proxy] {error}");
             refusal(StatusCode::BAD_GATEWAY, "the server behind does not answer\n")
         }
     }

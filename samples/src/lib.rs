@@ -8,7 +8,6 @@
 //! | `server` | start, say what to type, stop at Ctrl-C, print the counters |
 //! | `heads` | how many requests end in the bytes received so far |
 //! | `http` | the loop that gives every request the same answer, and what answers look like |
-//! | `http_pipe` | the same loop on pipes |
 //! | `http_proxy` | a request passed on to another server (feature `http`) |
 //! | `hyper_answers` | what `http1` and `http2` answer (feature `http`) |
 //! | `responses` | a client's side: whole responses in the bytes received |
@@ -17,7 +16,6 @@
 pub mod cli;
 pub mod heads;
 pub mod http;
-pub mod http_pipe;
 #[cfg(feature = "http")]
 pub mod http_proxy;
 #[cfg(feature = "http")]

@@ -46,7 +46,7 @@ fn http1_and_http2_answer_and_drain() {
 fn the_proxy_passes_on() {
     let behind = Sample::start(env!("CARGO_BIN_EXE_http1"), &["--body", "100000"]);
     let upstream = behind.addr.to_string();
-    let front = Sample::start(env!("CARGO_BIN_EXE_http_proxy"), &["--upstream", &upstream]);
+    let front = Sample::start(env!("CARGO_BIN_EXE_proxy"), &["--http", "--to", &upstream]);
     for _ in 0..3 {
         let answer = ask(&front, &get("/"));
         assert!(answer.starts_with("HTTP/1.1 200") && answer.len() > 100_000, "{}", &answer[..20]);

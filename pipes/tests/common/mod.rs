@@ -2,9 +2,10 @@
 
 use epoxide::workers::{self, WorkersConfig};
 use epoxide::{Connection, ReactorConfig};
-use epoxide_tests_e2e::{Case, Server, loopback};
+use epoxide_tests_e2e::{Case, Ending, Peer, Server, loopback, pattern};
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -34,4 +35,26 @@ where
 #[allow(dead_code, reason = "not every test file wants it")]
 pub(crate) fn small(recv_buffer_size: usize) -> ReactorConfig {
     ReactorConfig { recv_buffer_size, ..ReactorConfig::default() }
+}
+
+/// The peer of the traits' tests: how long its body is, the body, the answer to our end; then the rest and its own end.
+#[allow(dead_code, reason = "not every test file wants it")]
+pub(crate) fn speak(addr: SocketAddr) {
+    let body = pattern(200_000);
+    let mut peer = Peer::connect(addr);
+    peer.send(format!("{}\n", body.len()).as_bytes()).unwrap();
+    peer.send(&body).unwrap();
+    let (answer, ending) = peer.read_to_end(SOON);
+    assert!(answer == [b"200000 bytes\n".as_slice(), &body].concat() && ending == Ending::Eof);
+    peer.send(b"the rest").unwrap();
+    peer.half_close().unwrap();
+}
+
+/// The peer of a server that sends everything back, and its end behind it.
+#[allow(dead_code, reason = "not every test file wants it")]
+pub(crate) fn is_sent_back(addr: SocketAddr, bytes: usize) {
+    let mut peer = Peer::connect(addr);
+    peer.send(&pattern(bytes)).unwrap();
+    peer.half_close().unwrap();
+    assert!(peer.read_to_end(SOON) == (pattern(bytes), Ending::Eof));
 }
