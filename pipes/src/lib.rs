@@ -5,6 +5,7 @@
 //! | [`PipeReader`], [`PipeWriter`] | parsers and protocols: received bytes as one view, consumed and examined by marks; staged writes |
 //! | [`Duplex`] | both, of one connection |
 //! | [`ByteStream`] | code that reads and writes slices; with the features below, code written for those traits |
+//! | [`Hub`] | one message to many connections |
 //!
 //! Everything works from any thread, over TCP, unix sockets and TLS alike: the types stand on the traits of
 //! [`transport`], which connections implement.
@@ -23,6 +24,7 @@ mod compat;
 mod control;
 mod duplex;
 mod held;
+pub mod hub;
 mod read_more;
 mod read_slice;
 mod reader;
@@ -45,6 +47,7 @@ pub use compat::tower::{
 pub use compat::tower::{TowerCall, TowerService};
 pub use control::PipeHandle;
 pub use duplex::{DualPipe, Duplex};
+pub use hub::Hub;
 pub use read_slice::ReadSlice;
 pub use reader::{DEFAULT_MAX_HELD, PipeReader, ReadPipe, ReadResult};
 pub use sequence::{Sequence, Slices};

@@ -47,6 +47,10 @@ pub trait Receive: Send + 'static {
     /// [`io::ErrorKind::WouldBlock`] when nothing is known to be there; else why the connection ended.
     fn try_receive(&mut self) -> io::Result<Option<RecvBuf>>;
 
+    /// A new wait begins: polls before it, given up meanwhile, do not count for the connection's `read_timeout`. Without
+    /// it polls that find nothing are one wait.
+    fn begin_wait(&mut self) {}
+
     /// A handle that closes or resets the connection from any thread.
     fn close_handle(&self) -> CloseHandle;
 
@@ -148,19 +152,24 @@ impl Receive for ReadHalf {
 
     #[inline]
     fn poll_receive_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
-        Pin::new(&mut self.read_idle()).poll(cx)
+        self.poll_read_idle(cx)
     }
 
     fn poll_receive_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.read_more(buf)).poll(cx)
+        self.poll_read_more(cx, buf)
     }
 
     fn poll_receive_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.read_slice(space)).poll(cx)
+        self.poll_read_slice(cx, space)
     }
 
     fn try_receive(&mut self) -> io::Result<Option<RecvBuf>> {
         self.try_read()
+    }
+
+    #[inline]
+    fn begin_wait(&mut self) {
+        Self::begin_wait(self);
     }
 
     fn close_handle(&self) -> CloseHandle {

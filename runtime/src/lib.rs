@@ -33,6 +33,10 @@
 //! `sys, sync, id, error <- buf, exec, time <- conn <- reactor <- workers <- runtime`. The laws that the files cite by
 //! number are in `docs/LAWS.md` of the repository.
 //!
+//! # Features
+//! `tracing` (off by default) sends what happens to connections, listeners, tasks and reactors as events of the target
+//! `epoxide` to the subscriber of the crate `tracing`. It changes nothing else.
+//!
 //! unsafe rooms: sys
 
 mod buf;
@@ -47,12 +51,20 @@ mod stats;
 mod sync;
 mod sys;
 pub mod time;
+mod trace;
 
 /// Waiting for signals as a future.
 pub mod signal {
     pub use crate::runtime::signal::{SignalKind, Signals, ctrl_c};
 }
 pub mod workers;
+
+/// The fault seam, for this repository's own chaos tests: with `--cfg epoxide_chaos` only.
+#[cfg(epoxide_chaos)]
+#[doc(hidden)]
+pub mod chaos {
+    pub use crate::sys::chaos::{Call, EventFault, Fault, Faults, install, now, outstanding, skip};
+}
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
@@ -81,6 +93,7 @@ pub use exec::handle::ReactorHandle;
 pub use exec::join::{AbortHandle, JoinError, JoinHandle, PanicPayload};
 pub use exec::spawn::{Outcome, YieldNow, spawn_local, yield_now};
 pub use id::ListenerId;
+pub use reactor::stall::{Stall, StalledBy};
 pub use runtime::builder::{Builder, OnThisThread, OnThreads};
 pub use runtime::listen::{ListenAddr, ListenOptions};
 pub use runtime::listener::{Accept, Incoming, Listener};

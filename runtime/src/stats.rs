@@ -104,6 +104,10 @@ counters! {
     TaskPolls task_polls,
     /// Panics of user code that were caught.
     Panics panics,
+    /// Spawns refused at the end of a reactor: the destructors of its tasks spawned more than 10 000.
+    SpawnsRefused spawns_refused,
+    /// Passes that a task, or other user code, held longer than `stall_threshold`.
+    Stalls stalls,
     /// Handlers whose future returned an error.
     HandlerErrors handler_errors,
     /// Connections that a clock closed (read, send, deadline).

@@ -11,6 +11,7 @@
 //! | `http_proxy` | a request passed on to another server (feature `http`) |
 //! | `hyper_answers` | what `http1` and `http2` answer (feature `http`) |
 //! | `responses` | a client's side: whole responses in the bytes received |
+//! | `ws` | a WebSocket over bytes in memory (feature `http`) |
 //! | `report` | what a load run has seen |
 
 pub mod cli;
@@ -24,3 +25,5 @@ pub mod report;
 pub mod request;
 pub mod responses;
 pub mod server;
+#[cfg(feature = "http")]
+pub mod ws;

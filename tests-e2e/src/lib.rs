@@ -16,10 +16,12 @@
 //! `EPOXIDE_ROUNDS` sets how often the racing loops go round (see [`rounds`]).
 
 mod baseline;
+pub mod broadcast;
 mod case;
 mod diag;
 mod exec;
 mod gate;
+mod hand_over;
 mod handlers;
 mod hold;
 mod http;
@@ -37,14 +39,15 @@ pub use case::{Case, rounds};
 pub use diag::{SockDiag, TcpRow, TcpState};
 pub use exec::{Parker, block_within, poll_once};
 pub use gate::{Gate, GateWait};
+pub use hand_over::{hand_over, nameless_file};
 pub use handlers::{echo, find_head_end, http_ok, http_reply, provoke_panic, read_to_end, serve_requests, stage};
 pub use hold::{Held, hold_reactor};
 pub use http::{Http, Response};
 pub use peer::{Ending, Peer, PeerOptions, Unconnected, pattern, tcp_pair, wait_until};
 pub use pending::run_pending;
 pub use pool::{assert_pool_quiet, moved_to_workers};
-pub use proc::{ThreadCpu, current_tid, free_fd_limit, our_fds};
+pub use proc::{FdLimit, ThreadCpu, current_tid, free_fd_limit, our_fds, resident_bytes};
 pub use rng::Rng;
-pub use server::{Server, loopback};
+pub use server::{Server, loopback, telling};
 pub use sharing::sharing;
 pub use watchdog::Watchdog;

@@ -4,10 +4,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::PoisonError;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use epoxide::{Builder, ReactorHandle, Runtime, ShutdownReport, Stats};
+use epoxide::{Builder, Connection, ReactorConfig, ReactorHandle, Runtime, ShutdownReport, Stats};
 
 use crate::case::Case;
 use crate::peer::wait_until;
@@ -29,6 +29,24 @@ pub struct Server {
 /// An address on loopback with a port of the kernel's choice.
 pub fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// A server with this configuration, whose handler is given a way to tell the test something.
+pub fn telling<T, F>(
+    case: &Case,
+    config: ReactorConfig,
+    handler: impl Fn(Connection, Sender<T>) -> F + Clone + Send + 'static,
+) -> (Server, Receiver<T>)
+where
+    T: Send + 'static,
+    F: Future<Output = io::Result<()>> + 'static,
+{
+    let (tell, told) = channel();
+    let server = Server::start(case, |b| {
+        b.config(config);
+        b.listen(loopback(), move |connection| handler(connection, tell.clone()));
+    });
+    (server, told)
 }
 
 impl Server {

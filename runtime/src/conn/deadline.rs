@@ -11,6 +11,7 @@ use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
 use crate::time::{self, Sleep};
+use crate::trace;
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -126,6 +127,20 @@ fn look(body: &Arc<Body>) {
     }
 }
 
+/// Has nothing happened for longer than `read_timeout`, and does nothing hold that clock? Whether anybody waits is
+/// another question.
+pub(crate) fn read_clock_ran_out(body: &Body, now_ms: u32) -> bool {
+    let limit = body.home.config.read_timeout;
+    let held = body.suspended.load(Ordering::Acquire) > 0 || !body.flush.is_idle() || body.flush.is_closed();
+    if limit.is_zero() || held {
+        return false;
+    }
+    let idle = now_ms.wrapping_sub(body.activity.load(Ordering::Relaxed));
+    // A stamp from another thread may be a tick of the coarse clock ahead of this one.
+    let idle = if idle > u32::MAX / 2 { 0 } else { idle };
+    u128::from(idle) > limit.as_millis()
+}
+
 /// A clock closes a connection: what waits on it resumes with the reason. With output under way the peer sees a reset
 /// (what it did not get must not look whole), else a FIN.
 pub(crate) fn ran_out(body: &Body, reason: CloseReason) {
@@ -133,6 +148,7 @@ pub(crate) fn ran_out(body: &Body, reason: CloseReason) {
         return;
     }
     body.home.count(Count::Timeouts, 1);
+    trace::timed_out(body.home.index, body.key(), reason);
     if !body.flush.is_idle() {
         ending::reset(body, reason);
         return;

@@ -1,14 +1,15 @@
 //! The reading half: when to recv, when to park.
 //!
-//! State: the reader's own flags (`more`, `streak`, `over`), never shared. Thread class: any thread, one at a time
+//! State: the reader's own flags (`more`, `streak`, `over`, `waits`), never shared. Thread class: any thread, one at a time
 //! (`&mut self`). Laws: 1 (Ready is consumed before the recv; every Pending has written its own waiter), 2 (drained
 //! rule), 6, 8 (reads in a row on a reactor thread), 11 (FIN against reset), 16 (a declined fill touches nothing).
 
 use crate::buf::{BufPool, RecvBuf};
 use crate::conn::body::{Body, ends};
+use crate::conn::deadline;
 use crate::conn::ending::Held;
 use crate::conn::read_word::{Look, Waiter};
-use crate::error::CloseReason;
+use crate::error::{Clock, CloseReason};
 use crate::exec::local::{self, Here};
 use crate::stats::Count;
 use crate::sync::plain::{Ordering, fence};
@@ -35,6 +36,8 @@ pub struct ReadHalf {
     over: bool,
     /// Bytes received since the connection had a reason to end.
     late: usize,
+    /// The read that is under way has parked: it has waited since then.
+    waits: bool,
     /// Nothing was received yet: a drain lets the first request in, if it has arrived.
     fresh: bool,
 }
@@ -67,7 +70,7 @@ impl ReadHalf {
         let pool = BufPool::of_size(body.home.config.recv_buffer_size);
         let budget = body.home.config.read_budget;
         let body = Held::new(body, ends::READER_GONE);
-        Self { body, pool, more: false, streak: budget, budget, over: false, late: 0, fresh: true }
+        Self { body, pool, more: false, streak: budget, budget, over: false, late: 0, waits: false, fresh: true }
     }
 
     /// Reads into a pooled buffer: [`poll_recv`](Self::poll_recv) with the one path told apart that nearly every request
@@ -129,6 +132,9 @@ impl ReadHalf {
     ) -> Poll<io::Result<Option<T>>> {
         loop {
             let look = self.body.read.look();
+            if look.is_asked() {
+                self.body.read.take_question();
+            }
             if look.is_ready() | look.is_draining() | self.more | self.over {
                 if self.streak == 0 && self.yields() {
                     cx.waker().wake_by_ref();
@@ -140,6 +146,9 @@ impl ReadHalf {
                 // Nothing was there: the Ready that was consumed may have been a drain's or a flush's end's, from after
                 // the look. It ends: the next round consumes nothing unless a new Ready came.
                 if look.is_ready() {
+                    if look.is_asked() {
+                        self.answer();
+                    }
                     continue;
                 }
             }
@@ -167,6 +176,7 @@ impl ReadHalf {
             return false;
         }
         self.streak = self.budget;
+        self.waits = true;
         body.home.counts.add_own(Count::Parks, 1);
         true
     }
@@ -181,8 +191,26 @@ impl ReadHalf {
             return false;
         }
         self.streak = self.budget;
+        self.waits = true;
         body.home.count_from(here.is_home, Count::Parks, 1);
         true
+    }
+
+    /// A read begins: it has not waited yet.
+    #[inline]
+    pub(crate) fn begin(&mut self) -> &mut Self {
+        self.waits = false;
+        self
+    }
+
+    /// The sweep asked and nothing is there. If this read has waited all the time, its clock ends the connection; what
+    /// happened since the question (bytes, a send, a guard) is in the clock.
+    #[cold]
+    fn answer(&self) {
+        let body = &*self.body;
+        if self.waits && deadline::read_clock_ran_out(body, local::here(&body.home).now_ms) {
+            deadline::ran_out(body, CloseReason::Timeout(Clock::Read));
+        }
     }
 
     /// One look: `None` means that nothing is there and the reader may park (or give up).

@@ -12,18 +12,25 @@ use crate::conn::flush_word::Kick;
 use crate::conn::frames::Frames;
 use crate::conn::write_half::WriteHalf;
 use crate::error::CloseReason;
+use crate::exec::handle::ReactorHandle;
 use crate::exec::local;
 use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
+use crate::trace;
 use bytes::Bytes;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Frames up to this many bytes are copied behind each other and go out in one piece; larger ones are sent from where
 /// they are.
 const COPIED: usize = 256;
+
+/// What the limits keep free for control frames.
+const CONTROL_FRAMES: usize = 16;
+const CONTROL_BYTES: usize = 4096;
 
 /// What a shared writer may queue while its peer does not keep up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +108,21 @@ struct Core {
     limits: SharedLimits,
 }
 
+/// Two writers are equal if they write to the same connection.
+impl PartialEq for SharedWriter {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
+    }
+}
+
+impl Eq for SharedWriter {}
+
+impl Hash for SharedWriter {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.core).hash(state);
+    }
+}
+
 impl fmt::Debug for SharedWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedWriter").field("body", &**self.core.body).finish_non_exhaustive()
@@ -139,12 +161,29 @@ impl SharedWriter {
     /// A frame that is `Queued` is lost when the connection ends before the peer has taken it; [`closed`](Self::closed)
     /// says so. One that is `Refused` because the connection ended during this very call may be there in part.
     pub fn send(&self, frame: impl Into<Bytes>) -> SendOutcome {
-        let frame = frame.into();
+        self.send_within(frame.into(), &self.core.limits)
+    }
+
+    /// The same for a frame that the peer must get although much waits for it: a ping, a pong, a goodbye. The limits do
+    /// not hold it back but for a margin of their own, 16 frames and 4 KiB above them; its place is behind what waits.
+    pub fn send_control(&self, frame: impl Into<Bytes>) -> SendOutcome {
+        let SharedLimits { frames, bytes, .. } = self.core.limits;
+        let limits = SharedLimits {
+            frames: frames.saturating_add(CONTROL_FRAMES),
+            bytes: bytes.saturating_add(CONTROL_BYTES),
+            age: Duration::ZERO,
+            ..self.core.limits
+        };
+        self.send_within(frame.into(), &limits)
+    }
+
+    fn send_within(&self, frame: Bytes, limits: &SharedLimits) -> SendOutcome {
         let body = &*self.core.body;
-        let end = match self.append(&frame) {
+        let end = match self.append(&frame, limits) {
             Ok(end) => end,
             Err(refusal) => {
                 body.home.count(Count::FramesRefused, 1);
+                trace::refused(body.home.index, "SharedLimits", frame.len());
                 return SendOutcome::Refused(refusal, frame);
             }
         };
@@ -161,8 +200,8 @@ impl SharedWriter {
     }
 
     /// Appends a frame and says where it ends.
-    fn append(&self, frame: &Bytes) -> Result<u64, Refusal> {
-        let Core { body, limits } = &*self.core;
+    fn append(&self, frame: &Bytes, limits: &SharedLimits) -> Result<u64, Refusal> {
+        let body = &*self.core.body;
         let now = local::here(&body.home).now_ms;
         let mut slow = lock(&body.slow);
         // Looked at under the mutex: a closer frees the queue after it has said so, and the kick looks again.
@@ -237,6 +276,11 @@ impl SharedWriter {
     /// Bytes that wait for the peer, or are in the hands of a thread that sends.
     pub fn queued_len(&self) -> usize {
         self.core.body.queued.load(Ordering::Relaxed)
+    }
+
+    /// The reactor that the connection belongs to.
+    pub fn reactor(&self) -> ReactorHandle {
+        ReactorHandle { home: self.core.body.home.clone() }
     }
 
     /// Names the connection among those that its reactor ever had, as [`Connection::id`](crate::Connection::id) does.

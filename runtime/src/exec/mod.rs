@@ -16,6 +16,7 @@
 //! | `draining` | waiting for a drain | any thread |
 //! | `handle` | `ReactorHandle` | any thread |
 //! | `ambient` | what kind of thread this is, which reactor it has entered | any thread |
+//! | `watched` | what the thread notes of user code, for stalls and for the end | reactor only |
 //! | `erased` | what rooms above hang on a home | any thread |
 
 pub(crate) mod ambient;
@@ -31,3 +32,4 @@ pub(crate) mod run;
 pub(crate) mod spawn;
 pub(crate) mod task;
 pub(crate) mod tasks;
+pub(crate) mod watched;

@@ -12,6 +12,7 @@ use crate::error::CloseReason;
 use crate::exec::home::{Msg, Stage};
 use crate::exec::{local, run};
 use crate::stats::Gauge;
+use crate::trace;
 
 /// What was left when the reactor ended.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -48,6 +49,7 @@ impl Reactor {
 
     /// Serves the accept queues, closes the listeners, ends idle connections.
     fn begin_drain(&mut self) {
+        trace::drain_begins(self.home.index, self.table.len());
         for index in 0..self.listeners.len() {
             // Bounded: a storm of connects must not hold the drain. The backlog is at most somaxconn.
             self.accept_from(index, 65_536);
@@ -82,6 +84,7 @@ impl Reactor {
     pub(crate) fn teardown(&mut self) -> Ended {
         // A connect from here on is refused; later stages of a drain have done this already.
         self.home.request(Stage::Aborting);
+        trace::stop_begins(self.home.index, self.table.len());
         self.close_listeners();
         self.home.close_gate();
         self.home.drain_waiters.wake_all();
@@ -106,6 +109,7 @@ impl Reactor {
         self.home.counts.set(Gauge::Open, 0);
         self.home.counts.set(Gauge::Lingering, 0);
         self.home.counts.set(Gauge::Tasks, 0);
+        trace::stopped(self.home.index, ended.cut);
         ended
     }
 

@@ -7,14 +7,15 @@ use crate::exec::handle::ReactorHandle;
 use crate::exec::home::Home;
 use crate::exec::run;
 use crate::reactor::accept::Listener;
+use crate::reactor::stall::StallHook;
 use crate::reactor::{Ended, Reactor};
 use crate::runtime::builder::Builder;
 use crate::runtime::control::Control;
 use crate::runtime::listen::Bound;
 use crate::runtime::running::Runtime;
 use crate::sync::limit::Limit;
-use crate::sys;
 use crate::workers::pools::Pools;
+use crate::{sys, trace};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub(crate) struct Hooks {
     pub(crate) start: Vec<StartHook>,
     pub(crate) stop: Vec<StopHook>,
     pub(crate) fault: Vec<FaultHook>,
+    pub(crate) stall: Vec<StallHook>,
 }
 
 /// Everything a reactor thread needs.
@@ -194,6 +196,7 @@ pub(super) fn run_to_end(mut reactor: Reactor, hooks: &Hooks, handle: &ReactorHa
     let ended = catch_unwind(AssertUnwindSafe(|| reactor.teardown())).unwrap_or_default();
     if let Some(error) = &fault {
         complain(format_args!("reactor {} ended by a fault: {error}", handle.id()));
+        trace::fault(handle.id(), error);
         for hook in &hooks.fault {
             run::caught(|| hook(handle, error));
         }
@@ -214,6 +217,7 @@ fn pin(core: Option<usize>) -> io::Result<()> {
 pub(super) fn start(home: Arc<Home>, listeners: Vec<Bound>, limit: Arc<Limit>, hooks: &Hooks) -> io::Result<Reactor> {
     let handle = ReactorHandle { home: home.clone() };
     let mut reactor = Reactor::new(home.clone(), limit).inspect_err(|_| home.abandon())?;
+    reactor.set_stall_hooks(hooks.stall.clone());
     let result = run_start_hooks(hooks, &handle).and_then(|()| add_listeners(&mut reactor, listeners, &handle));
     match result {
         Ok(()) => Ok(reactor),

@@ -36,6 +36,12 @@ impl Sample {
         Self { child, stdout, first_line, addr }
     }
 
+    /// The kernel's id of the program.
+    #[allow(dead_code, reason = "each test file has this module to itself")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.addr).expect("the sample accepts");
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

@@ -4,15 +4,32 @@
 //! State: none. Thread class: the main thread, and one more in `cross`.
 
 mod cases;
+mod hub;
 mod rt;
 
 use rt::{AsyncExecutor, Epoxide, Rt, Tokio};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: micro {epoxide|tokio|async-executor} {empty|spawn|yield|wake|cross|churn|batch|due} N";
+const USAGE: &str = "usage: micro {epoxide|tokio|async-executor} {empty|spawn|yield|wake|cross|churn|batch|due} N, or micro hub-{epoxide|sequenced|funnel|tokio} MEMBERS LEN N";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [who, addr, numbers @ ..] = &args[..]
+        && who == "hub-receive"
+        && let Ok(addr) = addr.parse()
+        && let [members, len, broadcasts] = numbers.iter().filter_map(|n| n.parse().ok()).collect::<Vec<_>>()[..]
+    {
+        hub::receive(addr, members, len, broadcasts);
+        return ExitCode::SUCCESS;
+    }
+    if let [who, numbers @ ..] = &args[..]
+        && let [members, len, broadcasts] = numbers.iter().filter_map(|n| n.parse().ok()).collect::<Vec<_>>()[..]
+        && members > 0
+        && len >= 4
+        && hub::run(who, members, len, broadcasts)
+    {
+        return ExitCode::SUCCESS;
+    }
     let [runtime, workload, n] = &args[..] else {
         eprintln!("{USAGE}");
         return ExitCode::FAILURE;
