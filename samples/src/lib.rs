@@ -8,6 +8,8 @@
 //! | `server` | start, say what to type, stop at Ctrl-C, print the counters |
 //! | `heads` | how many requests end in the bytes received so far |
 //! | `http` | the loop that gives every request the same answer, and what answers look like |
+//! | `http_proxy` | a request passed on to another server (feature `http`) |
+//! | `hyper_answers` | what `http1` and `http2` answer (feature `http`) |
 //! | `responses` | a client's side: whole responses in the bytes received |
 //! | `ws` | a WebSocket over bytes in memory (feature `http`) |
 //! | `report` | what a load run has seen |
@@ -15,6 +17,10 @@
 pub mod cli;
 pub mod heads;
 pub mod http;
+#[cfg(feature = "http")]
+pub mod http_proxy;
+#[cfg(feature = "http")]
+pub mod hyper_answers;
 pub mod report;
 pub mod request;
 pub mod responses;

@@ -41,12 +41,22 @@ where
     F: Future<Output = Result<(), E>> + 'static,
     E: Display + 'static,
 {
+    run_built(name, args, path, |server| {
+        set_up(server);
+        server.listen(args.target(), handler);
+    })
+}
+
+/// The same for those who listen themselves, on [`ServerArgs::target`]; their first listener is the one that is told of.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_built(name: &str, args: &ServerArgs, path: &str, set_up: impl FnOnce(&mut Builder)) -> io::Result<()> {
     let mut server = Runtime::builder();
-    set_up(&mut server);
     if args.reactors > 0 {
         server.reactors(args.reactors);
     }
-    server.listen(args.target(), handler);
+    set_up(&mut server);
     let runtime = server.build()?;
     let (addr, handles) = (runtime.local_addrs()[0], runtime.handles());
     let many = if handles.len() == 1 { "" } else { "s" };
