@@ -60,11 +60,12 @@ pub fn run_built(name: &str, args: &ServerArgs, path: &str, set_up: impl FnOnce(
     let runtime = server.build()?;
     let (addr, handles) = (runtime.local_addrs()[0], runtime.handles());
     let many = if handles.len() == 1 { "" } else { "s" };
-    println!(
-        "[{name}] {} reactor{many} on {addr}; try: curl http://{addr}{path}   (Ctrl-C drains and prints the counters)",
-        handles.len()
-    );
-    let report = runtime.run(GRACE)?;
+    let reactors = handles.len();
+    let report = runtime.run_with(GRACE, || {
+        println!(
+            "[{name}] {reactors} reactor{many} on {addr}; try: curl http://{addr}{path}   (Ctrl-C drains and prints the counters)"
+        );
+    })?;
     println!("[{name}] stopped in {:?}, {} connections cut", report.took, report.cut);
     for handle in &handles {
         println!("{}", handle.stats());
