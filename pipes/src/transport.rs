@@ -4,7 +4,9 @@
 //! Thread class: any thread, one reader and one writer at a time (`&mut self`).
 
 use bytes::Bytes;
-use epoxide::{CloseHandle, Connection, Draining, ReadHalf, RecvBuf, Reserved, StagedLimit, WriteHalf};
+use epoxide::{
+    CloseHandle, Connection, Draining, ReadHalf, ReadTimeoutSuspended, RecvBuf, Reserved, StagedLimit, WriteHalf,
+};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -54,6 +56,11 @@ pub trait Receive: Send + 'static {
 
     /// Resolves when the connection's runtime drains.
     fn draining(&self) -> Draining;
+
+    /// Holds the read clock while the guard lives. `None`: the transport has no such clock.
+    fn suspend_read_timeout(&self) -> Option<ReadTimeoutSuspended> {
+        None
+    }
 }
 
 /// The sending half of a connection.
@@ -118,6 +125,12 @@ pub trait Transmit: Send + 'static {
 
     /// A handle that closes or resets the connection from any thread.
     fn close_handle(&self) -> CloseHandle;
+
+    /// Bytes a second that the peer must take on average over every 5 s of a waiting flush; 0 is off. A transport
+    /// without such a clock does nothing.
+    fn set_min_send_rate(&self, bytes_per_second: u64) {
+        let _ = bytes_per_second;
+    }
 }
 
 /// A connection that falls into its two halves.
@@ -166,6 +179,10 @@ impl Receive for ReadHalf {
     fn draining(&self) -> Draining {
         Self::draining(self)
     }
+
+    fn suspend_read_timeout(&self) -> Option<ReadTimeoutSuspended> {
+        Some(Self::suspend_read_timeout(self))
+    }
 }
 
 impl Transmit for WriteHalf {
@@ -211,6 +228,10 @@ impl Transmit for WriteHalf {
 
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.shutdown()).poll(cx)
+    }
+
+    fn set_min_send_rate(&self, bytes_per_second: u64) {
+        Self::set_min_send_rate(self, bytes_per_second);
     }
 
     fn close_handle(&self) -> CloseHandle {

@@ -13,6 +13,7 @@
 //! | `locator` | the first close handle or guard | those, the mover, the sweep | once; itself |
 //! | `socket` | whoever ends it, the mover | the same | itself |
 //! | `places` | the reactor, the mover | nobody | its mutex |
+//! | `min_send_rate` | the user | the sweep | a number |
 //! | `ends` | halves, reader | the reactor | read-modify-writes |
 //! | `reason` | whoever is first | everybody | once |
 //! | `key` | the reactor, before epoll knows the socket | anybody | release/acquire |
@@ -90,6 +91,9 @@ pub(crate) struct Slow {
     pub(crate) layer: Option<Box<Weak<dyn Layer>>>,
 }
 
+/// A connection that was told no rate of its own.
+pub(crate) const REACTORS_RATE: u64 = u64::MAX;
+
 /// See the module's text.
 pub(crate) struct Body {
     pub(crate) read: ReadWord,
@@ -109,6 +113,8 @@ pub(crate) struct Body {
     /// How those find it who hold it weakly. Few connections have one.
     pub(crate) locator: OnceLock<Arc<Locator>>,
     pub(crate) socket: SocketWord,
+    /// Bytes a second that the peer must take; [`REACTORS_RATE`]: as the reactor's configuration says.
+    pub(crate) min_send_rate: AtomicU64,
     reason: OnceLock<CloseReason>,
     pub(crate) listener: ListenerId,
     pub(crate) tcp: bool,
@@ -172,6 +178,7 @@ impl Body {
             deadline: Mutex::default(),
             locator: OnceLock::new(),
             socket: SocketWord::new(),
+            min_send_rate: AtomicU64::new(REACTORS_RATE),
             reason: OnceLock::new(),
             listener,
             tcp,

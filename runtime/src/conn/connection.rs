@@ -3,7 +3,7 @@
 //! State: the two halves. Thread class: any thread, one task at a time (`&mut self`). Laws: 1, 3, 5, 6.
 
 use crate::buf::RecvBuf;
-use crate::conn::body::Body;
+use crate::conn::body::{Body, REACTORS_RATE};
 use crate::conn::deadline::{self, ReadTimeoutSuspended};
 use crate::conn::ending::{self, CloseHandle};
 use crate::conn::read_half::{Intent, ReadHalf};
@@ -16,6 +16,7 @@ use crate::error::{CloseReason, StagedLimit};
 use crate::exec::draining::Draining;
 use crate::exec::handle::ReactorHandle;
 use crate::id::ListenerId;
+use crate::sync::plain::Ordering;
 use crate::sys;
 use bytes::Bytes;
 use std::fmt;
@@ -279,6 +280,13 @@ macro_rules! facts {
             /// Holds the read clock while the guard lives; afterwards it counts anew. Guards nest.
             pub fn suspend_read_timeout(&self) -> ReadTimeoutSuspended {
                 ReadTimeoutSuspended::new(&self.$($body).+)
+            }
+
+            /// Bytes a second that the peer must take on average over every 5 s of a waiting flush, in place of
+            /// [`ReactorConfig::min_send_rate`](crate::ReactorConfig::min_send_rate); 0 is off. Any thread.
+            pub fn set_min_send_rate(&self, bytes_per_second: u64) {
+                let rate = bytes_per_second.min(REACTORS_RATE - 1);
+                self.$($body).+.min_send_rate.store(rate, Ordering::Relaxed);
             }
 
             /// Waits until the reactor drains: for answers that never end by themselves.

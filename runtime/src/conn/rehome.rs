@@ -252,6 +252,7 @@ fn release(old: &Body) {
 fn take_along(old: &Body, next: &Arc<Body>) {
     let accepted = old.accepted.load(Ordering::Relaxed);
     next.accepted.store(accepted, Ordering::Relaxed);
+    next.min_send_rate.store(old.min_send_rate.load(Ordering::Relaxed), Ordering::Relaxed);
     lock(&next.slow).end = accepted;
     let kept = old.ends.load(Ordering::Acquire) & (ends::PEER_FIN | ends::PEER_HALF | ends::HUNG_UP);
     next.ends.fetch_or(kept, Ordering::AcqRel);

@@ -12,7 +12,7 @@
 //! - send rate: over every window of 5 s of a flush in flight, the peer acknowledged `min_send_rate` on average.
 
 use super::Reactor;
-use crate::conn::body::{Body, ends};
+use crate::conn::body::{Body, REACTORS_RATE, ends};
 use crate::conn::deadline;
 use crate::error::{Clock, CloseReason};
 use crate::id::Key;
@@ -130,7 +130,11 @@ impl Reactor {
 
     /// Which of the send clocks has run out, if any has.
     fn send_clock(&mut self, key: Key, body: &Body, now: u64) -> Option<Clock> {
-        let (limit, rate) = (self.home.config.send_timeout, self.home.config.min_send_rate);
+        let limit = self.home.config.send_timeout;
+        let rate = match body.min_send_rate.load(Ordering::Relaxed) {
+            REACTORS_RATE => self.home.config.min_send_rate,
+            own => own,
+        };
         let watch = &mut self.table.get_mut(key)?.watch;
         if body.flush.is_idle() || body.flush.is_closed() || body.has_ended(ends::CONNECTING) {
             *watch = Watch::default();
