@@ -66,13 +66,14 @@ macro_rules! counters {
 counters! {
     /// Connections accepted by listeners.
     Accepted accepted,
-    /// Connections that came otherwise: attempts to connect, `from_std`, `Listener::accept`.
+    /// Connections that came otherwise: attempts to connect, `from_std`, `Listener::accept`, `rehome`. A move that its target
+    /// took note of and that was then dropped or refused counts here too, and as closed.
     Adopted adopted,
     /// Connections that came from another reactor by `rehome`; each of them was adopted too.
     Rehomed rehomed,
     /// Connections made by `connect`.
     Connected connected,
-    /// Connections closed: their descriptor's table slot was freed.
+    /// Connections closed: their descriptor's table slot was freed. One that moved away counts at the reactor that it left.
     Closed closed,
     /// Calls of `recv(2)` made for readers, on any thread.
     Reads reads,

@@ -36,6 +36,10 @@ events! {
     DEBUG "connection accepted" accepted(reactor: usize = reactor, listener: ListenerId = listener.index(), connection: Key = connection.0);
     /// Its slot was freed: nobody uses it any more.
     DEBUG "connection ended" ended(reactor: usize = reactor, connection: Key = connection.0, reason: Option<CloseReason> = tracing::field::debug(reason));
+    /// Its user has moved it (to a reactor's index, where it has a new key), told when it is there.
+    DEBUG "connection moved" moved(reactor: usize = reactor, connection: Key = connection.0, to: usize = to, becomes: Key = becomes.0);
+    /// Its slot was freed, and it lives on: it was moved to another reactor, or taken out by `into_std`.
+    DEBUG "connection left" left(reactor: usize = reactor, connection: Key = connection.0);
     /// A clock ended it.
     DEBUG "timed out" timed_out(reactor: usize = reactor, connection: Key = connection.0, reason: CloseReason = tracing::field::display(reason));
     /// Accepting stops for want of descriptors or memory; the tick tries again.

@@ -3,12 +3,12 @@
 //!
 //! One test: a subscriber is the whole process's.
 
-use epoxide::{Connection, ReactorConfig, Runtime};
+use epoxide::{Connection, ReactorConfig, ReactorHandle, Runtime};
 use std::fmt::{self, Debug};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
@@ -16,6 +16,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 static SEEN: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
+/// Where the handler moves to.
+static ELSEWHERE: OnceLock<ReactorHandle> = OnceLock::new();
 static PANICS: AtomicBool = AtomicBool::new(false);
 
 /// Keeps every event of the target `epoxide` as one line.
@@ -73,6 +75,7 @@ async fn serve(mut connection: Connection) -> io::Result<()> {
             b's' => {
                 let _ = connection.stage(&[0; 101]);
             }
+            b'm' => connection.rehome(ELSEWHERE.get().expect("set by the test")).await?,
             // sleep: the reactor is to be held.
             b'h' => thread::sleep(Duration::from_millis(150)),
             _ => {}
@@ -102,6 +105,25 @@ fn start() -> Runtime {
     builder.build().unwrap()
 }
 
+/// Told at both ends; the connection ends at the second reactor only.
+fn a_move_is_told(runtime: &Runtime) {
+    let mut two = Runtime::builder();
+    let two = two.reactors(2).build().unwrap();
+    ELSEWHERE.set(two.handles()[1].clone()).unwrap();
+    let moving = client(runtime, b"m");
+    expect(Level::DEBUG, &["connection moved", "reactor=0 ", "to=1 "]);
+    expect(Level::DEBUG, &["connection left", "reactor=0 "]);
+    drop(moving);
+    expect(Level::DEBUG, &["connection ended", "reactor=1 ", "PeerFin"]);
+    let seen = SEEN.lock().unwrap().clone();
+    let left = seen.iter().find(|(_, line)| line.contains("connection left")).expect("expected above");
+    let connection = left.1.split(' ').find(|field| field.starts_with("connection=")).expect("a field");
+    let ends =
+        |line: &str| line.contains("connection ended") && line.contains("reactor=0 ") && line.contains(connection);
+    assert!(!seen.iter().any(|(_, line)| ends(line)), "what lives on ends: {seen:#?}");
+    two.shutdown_blocking(Duration::from_secs(20)).unwrap();
+}
+
 #[test]
 fn what_a_runtime_does_reaches_a_subscriber() {
     tracing::subscriber::set_global_default(Keep).unwrap();
@@ -121,6 +143,8 @@ fn what_a_runtime_does_reaches_a_subscriber() {
     expect(Level::INFO, &["refused by a limit", "max_staged", "asked=101"]);
     drop(client(&runtime, b"h"));
     expect(Level::WARN, &["stall", here, "held the loop"]);
+
+    a_move_is_told(&runtime);
 
     let crowd = [client(&runtime, b"?"), client(&runtime, b"?")];
     let third = TcpStream::connect(runtime.local_addrs()[0]).unwrap();

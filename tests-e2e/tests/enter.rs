@@ -223,6 +223,36 @@ fn a_hook_that_does_not_call_on_fails_the_start() {
     }
 }
 
+/// A hook that panics afterwards fails nothing, and does not go unsaid: on a reactor's, a worker's and a blocking thread.
+#[test]
+fn a_hook_that_panics_after_its_thread_is_complained_about() {
+    const CHILD: &str = "EPOXIDE_PANICS_AFTERWARDS";
+    const SAYS: &str = "epoxide: an enter hook panicked after the life of the thread";
+    let case = Case::start();
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "a_hook_that_panics_after_its_thread_is_complained_about", "--nocapture"]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{}: {text}", output.status);
+        return assert_eq!(text.matches(SAYS).count(), 3, "{text}");
+    }
+    let server = Server::start(&case, |b| {
+        b.enter(|thread| {
+            thread();
+            provoke_panic("an enter hook, afterwards");
+        });
+        b.workers(WorkersConfig { threads: 1, ..WorkersConfig::default() });
+        b.listen(loopback(), |mut connection: Connection| async move {
+            let one = workers::spawn(async { workers::spawn_blocking(|| 1).await }).await??;
+            connection.send_all(&[one]).await
+        });
+    });
+    let mut peer = Peer::connect(server.addr());
+    assert_eq!(peer.read_to_end(SOON), (vec![1], Ending::Eof));
+    server.stop(SOON).unwrap();
+}
+
 /// On a thread of a pool it costs no job.
 #[test]
 fn a_job_runs_though_the_hook_of_its_thread_does_not_call_on() {

@@ -164,6 +164,27 @@ fn a_move_changes_the_configuration() {
     assert_eq!(&*first, &pattern(100)[..]);
 }
 
+/// A writer's share is the new reactor's from its first flush on.
+#[test]
+fn the_first_flush_after_a_move_yields_as_often_as_its_reactor_says() {
+    let case = Case::start();
+    let (server, accepted) = several(&case, 1, |_| {});
+    let other = Server::start(&case, |b| {
+        b.config(ReactorConfig { flush_budget: 4, ..ReactorConfig::default() });
+    });
+    let (mut peer, mut connection, _) = pair(&server, &accepted);
+    moved(&mut connection, &other.reactor()).unwrap();
+    let flushed = other.reactor().spawn(async move {
+        stage(&mut connection, b"1234")?;
+        let mut flush = pin!(connection.flush());
+        let yields = std::future::poll_fn(|cx| Poll::Ready(flush.as_mut().poll(cx).is_pending())).await;
+        flush.await.map(|()| yields)
+    });
+    let yields = block_within(flushed.unwrap(), SOON).unwrap().unwrap().unwrap();
+    assert!(yields, "it went by the budget of the reactor that it left");
+    assert_eq!(peer.read_to_end(SOON), (b"1234".to_vec(), Ending::Eof));
+}
+
 /// A flush that the peer does not take holds the move until it is out; then the move is made, by any kind of thread.
 #[test]
 fn a_move_waits_for_the_flush_in_flight() {

@@ -2,6 +2,9 @@
 
 use std::io;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -129,7 +132,7 @@ fn stops_and_drains_of_either_home_race_a_move() {
                 assert_eq!(at, from, "turn {turn}: refused and gone");
                 stayed += 1;
             }
-            Err(RehomeError::Ended(CloseReason::Aborted)) => {}
+            Err(RehomeError::Ended(CloseReason::Aborted)) => assert_eq!(at, from, "turn {turn}: ended and gone"),
             Err(other) => panic!("turn {turn}: {other}"),
         }
         if at == home && connection.close_reason().is_none() {
@@ -180,7 +183,9 @@ fn closes_race_moves() {
         });
         let (mut moves, mut ended) = (0, false);
         while !ended && connection.close_reason().is_none() {
+            let from = connection.reactor();
             ended = moved(&mut connection, &reactors[(moves + 1) % 2]).is_err();
+            assert!(!ended || connection.reactor() == from, "turn {turn}: an error, and it has moved");
             moves += 1;
         }
         before += usize::from(ended);
@@ -193,4 +198,102 @@ fn closes_race_moves() {
     }
     println!("{before} closes ended a move, {after} came between two");
     assert!(before > 0 && after > 0, "vacuity: {before} closes ended a move, {after} came between two");
+}
+
+/// A reset in the middle of the step from one body to the other: the connection has moved, which is no error, and both
+/// reactors still count right.
+#[test]
+fn a_reset_within_a_move_does_not_take_its_body_away() {
+    let case = Case::start_rounds();
+    let (server, accepted) = several(&case, 2, |_| {});
+    let (mut came, mut stayed) = (0, 0);
+    for turn in 0..rounds() {
+        let (_peer, mut connection, reactors) = pair(&server, &accepted);
+        let target = &reactors[1];
+        let handle = connection.close_handle();
+        let (go, gone) = (AtomicBool::new(false), AtomicBool::new(false));
+        let result = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !go.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                Rng::new(turn as u64).skew(3_000);
+                handle.reset();
+                gone.store(true, Ordering::Release);
+            });
+            // Polled once the target is known to have the new body: the next poll is the step.
+            let mut rehome = pin!(connection.rehome(target));
+            let parker = Parker::new();
+            let first = poll_once(rehome.as_mut(), &parker);
+            if first.is_pending() {
+                parker.park_past(0, Instant::now() + SOON);
+            }
+            go.store(true, Ordering::Release);
+            while turn % 4 == 0 && !gone.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            Rng::new(!(turn as u64)).skew(3_000);
+            match first {
+                Poll::Ready(result) => result,
+                Poll::Pending => block_within(rehome, SOON).expect("a move ends"),
+            }
+        });
+        assert!(gone.load(Ordering::Acquire));
+        let moved = result.is_ok();
+        assert_eq!(connection.reactor() == *target, moved, "turn {turn}: {result:?}");
+        let error = block_within(connection.read(), SOON).expect("the reset is lost").unwrap_err();
+        assert_eq!(CloseReason::of(&error), Some(CloseReason::Local), "turn {turn}");
+        let at = &reactors[usize::from(moved)];
+        assert!(wait_until(SOON, || reactors.iter().map(|r| r.stats().open).sum::<u64>() == 1), "turn {turn}");
+        assert_eq!(at.stats().open, 1, "turn {turn}: the body of a connection in use was let go");
+        came += usize::from(moved);
+        stayed += usize::from(!moved);
+        drop(connection);
+        assert!(wait_until(SOON, || reactors.iter().all(|reactor| reactor.stats().open == 0)), "turn {turn}");
+    }
+    println!("{came} came, {stayed} stayed");
+    assert!(came > 0 && stayed > 0, "vacuity: {came} came, {stayed} stayed");
+}
+
+/// A move that is under way and not polled holds no drain of its target, and is refused by it.
+#[test]
+fn a_drain_does_not_wait_for_a_connection_that_is_on_its_way() {
+    let case = Case::start();
+    let (server, accepted) = several(&case, 1, |_| {});
+    let other = Server::start(&case, |_| {});
+    let (mut peer, mut connection, _) = pair(&server, &accepted);
+    let (home, target) = (connection.reactor(), other.reactor());
+    let held = hold_reactor(&target);
+    let mut rehome = Box::pin(connection.rehome(&target));
+    assert!(poll_once(rehome.as_mut(), &Parker::new()).is_pending());
+    drop(held);
+    assert!(wait_until(SOON, || target.stats().open == 1), "the target has taken note of it");
+    let (told, drained) = channel();
+    let draining = thread::spawn(move || told.send(other.stop(Duration::from_secs(3600)).unwrap()));
+    let report = drained.recv_timeout(SOON).expect("the drain waits for it");
+    draining.join().unwrap().unwrap();
+    assert!(report.graceful, "{report:?}");
+    assert!(matches!(block_within(rehome, SOON), Some(Err(RehomeError::Stopped))));
+    assert_eq!(connection.reactor(), home);
+    ping(&mut peer, &mut connection);
+}
+
+/// A reactor that drains takes no connection in, however long it still has to.
+#[test]
+fn a_target_that_drains_leaves_the_connection_where_it_was() {
+    let case = Case::start();
+    let (server, accepted) = several(&case, 1, |_| {});
+    let (other, accepted_there) = several(&case, 1, |_| {});
+    let (mut peer, mut connection, _) = pair(&server, &accepted);
+    // In use: it holds the drain.
+    let (mut peer_there, mut connection_there, _) = pair(&other, &accepted_there);
+    let (home, target) = (connection.reactor(), other.reactor());
+    target.drain(Duration::from_secs(3600));
+    let error = moved(&mut connection, &target).unwrap_err();
+    assert!(matches!(error, RehomeError::Stopped), "{error}");
+    assert_eq!(connection.reactor(), home);
+    ping(&mut peer, &mut connection);
+    ping(&mut peer_there, &mut connection_there);
+    drop(connection_there);
+    assert!(other.stop(SOON).unwrap().graceful);
 }

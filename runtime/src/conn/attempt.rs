@@ -11,7 +11,6 @@ use crate::conn::ending;
 use crate::exec::home::Home;
 use crate::id::ListenerId;
 use crate::stats::Count;
-use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
 use crate::sys::error::SysError;
@@ -71,15 +70,12 @@ impl Future for Attempt {
         let body = self.body.as_ref().expect("an attempt is not polled once it is decided");
         if body.has_ended(ends::CONNECTING) {
             // Register, then look: whoever makes the word idle, or closes it, looks for a waiter afterwards.
-            let waker = cx.waker().clone();
-            let old = lock(&body.slow).waiter.replace(waker);
-            drop(old);
+            body.set_writer(cx);
             if !body.flush.is_idle() && !body.flush.is_closed() {
                 return Poll::Pending;
             }
             self.decided(body)?;
-            let unused = lock(&body.slow).waiter.take();
-            drop(unused);
+            body.forget_writer();
             body.ends.fetch_and(!ends::CONNECTING, Ordering::AcqRel);
         }
         body.home.count(Count::Connected, 1);

@@ -18,7 +18,7 @@ use crate::sync::plain::Ordering;
 use crate::sys;
 use std::os::fd::AsFd;
 use std::sync::MutexGuard;
-use std::task::Waker;
+use std::task::{Context, Waker};
 
 /// Times that an owner with a budget looks once more before the reactor goes on.
 const MAX_LOOKS: u32 = 16;
@@ -122,6 +122,34 @@ pub(crate) fn left_idle(body: &Body, fin: bool) {
         send_fin(body);
     }
     body.flush_is_over();
+}
+
+/// The owner of an empty queue leaves.
+pub(crate) fn leave_empty(body: &Body) {
+    loop {
+        match body.flush.finish() {
+            Leave::Left { fin } => return left_idle(body, fin),
+            // A writable edge: nothing is queued.
+            Leave::Again => {}
+            Leave::Closed => return leave_closed(body),
+        }
+    }
+}
+
+impl Body {
+    /// Leaves a waiter for the flush; to be followed by a look. Cloned before the lock and dropped after it: both are user
+    /// code (law 10).
+    pub(crate) fn set_writer(&self, cx: &Context<'_>) {
+        let waker = cx.waker().clone();
+        let old = lock(&self.slow).waiter.replace(waker);
+        drop(old);
+    }
+
+    /// Takes the waiter out again.
+    pub(crate) fn forget_writer(&self) {
+        let unused = lock(&self.slow).waiter.take();
+        drop(unused);
+    }
 }
 
 /// The owner of a connection that is closed: frees the queue, leaves, tells everybody.

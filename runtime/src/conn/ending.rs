@@ -80,6 +80,15 @@ pub(crate) fn reset(body: &Body, reason: CloseReason) {
     body.end(reason);
 }
 
+/// Reactor, while it drains: a connection that is on its way here stays where it is. True: it was one.
+pub(crate) fn refuse_arrival(body: &Body) -> bool {
+    let refused = body.socket.refuse();
+    if refused {
+        body.end(CloseReason::Draining);
+    }
+    refused
+}
+
 /// A half's hold on its connection: dropping it tells the connection that the half is gone.
 #[derive(Debug)]
 pub(crate) struct Held {

@@ -24,9 +24,7 @@
 use crate::buf::BufPool;
 use crate::conn::body::{Body, ends};
 use crate::conn::connection::Connection;
-use crate::conn::drive::left_idle;
 use crate::conn::ending::{self, Held};
-use crate::conn::flush_word::Leave;
 use crate::conn::read_half::ReadHalf;
 use crate::conn::read_word::Mark;
 use crate::conn::write_half::WriteHalf;
@@ -38,6 +36,7 @@ use crate::exec::local;
 use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
+use crate::trace;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -59,9 +58,10 @@ impl Connection {
     /// nothing. Any thread.
     ///
     /// # Errors
-    /// Each leaves the connection on its reactor: [`RehomeError::Stopped`] when the target has stopped,
+    /// Each leaves the connection on its reactor: [`RehomeError::Stopped`] when the target drains or has stopped,
     /// [`RehomeError::Full`] when it has `max_posts` posts waiting, [`RehomeError::Io`] with `EMFILE` (for a moment there are two
     /// descriptors) or an errno of epoll. [`RehomeError::Ended`] when the connection has ended.
+    /// One that is ended while it changes reactors has moved: that is no error, its next read says why it ended.
     ///
     /// # Cancel safety
     /// Dropped before it is ready, the connection has not moved and is as usable as before.
@@ -74,7 +74,7 @@ impl Connection {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RehomeError {
-    /// The target has stopped.
+    /// The target drains or has stopped.
     Stopped,
     /// The target has `ReactorConfig::max_posts` hand-overs waiting already.
     Full,
@@ -137,7 +137,7 @@ impl Future for Rehome<'_> {
             return Poll::Ready(Ok(()));
         }
         // Register, then look. The old one's too: its end is not to wait for the target.
-        wait_on(old, cx);
+        old.set_writer(cx);
         if old.flush.is_closed() {
             return Poll::Ready(Err(ended(old)));
         }
@@ -148,7 +148,7 @@ impl Future for Rehome<'_> {
             Some(next) => next,
             None => this.next.insert(depart(old, &this.target)?),
         };
-        wait_on(next, cx);
+        next.set_writer(cx);
         if next.flush.is_closed() {
             return Poll::Ready(Err(refused(next)));
         }
@@ -156,31 +156,20 @@ impl Future for Rehome<'_> {
             return Poll::Pending;
         }
         let next = next.clone();
-        change(this.connection, &next)?;
+        // No longer the future's to give up, unless it is told that nothing has changed.
         this.next = None;
-        Poll::Ready(Ok(()))
+        Poll::Ready(change(this.connection, &next).inspect_err(|_| ending::abandon(&next)))
     }
 }
 
 impl Drop for Rehome<'_> {
     fn drop(&mut self) {
-        stop_waiting(self.connection.body());
+        self.connection.body().forget_writer();
         if let Some(next) = self.next.take() {
             // Still Arriving: the target forgets it, and the socket is none of its business.
             ending::abandon(&next);
         }
     }
-}
-
-fn wait_on(body: &Body, cx: &Context<'_>) {
-    let waker = cx.waker().clone();
-    let before = lock(&body.slow).waiter.replace(waker);
-    drop(before);
-}
-
-fn stop_waiting(body: &Body) {
-    let unused = lock(&body.slow).waiter.take();
-    drop(unused);
 }
 
 fn ended(body: &Body) -> RehomeError {
@@ -208,7 +197,7 @@ fn depart(old: &Body, target: &Arc<Home>) -> Result<Arc<Body>, RehomeError> {
     Ok(next)
 }
 
-/// The step from one body to the other. The target knows the new one, nothing is being sent.
+/// The step from one body to the other. The target knows the new one, nothing is being sent. An error: nothing has changed.
 fn change(connection: &mut Connection, next: &Arc<Body>) -> Result<(), RehomeError> {
     let old = connection.body().clone();
     // For good: who asks for a FIN from here on finds an owner and only leaves a mark, so none can overtake what the new
@@ -219,7 +208,8 @@ fn change(connection: &mut Connection, next: &Arc<Body>) -> Result<(), RehomeErr
     }
     if !next.socket.arrive() {
         if claimed {
-            release(&old);
+            // The claim is given back.
+            drive::leave_empty(&old);
         }
         return Err(refused(next));
     }
@@ -229,27 +219,17 @@ fn change(connection: &mut Connection, next: &Arc<Body>) -> Result<(), RehomeErr
         locator.moved_to(next);
     }
     let goes_on = old.socket.leave();
-    take_along(&old, next);
-    stop_waiting(&old);
+    take_along(&old, next, goes_on);
     connection.set_body(next);
     next.home.count(Count::Rehomed, 1);
-    if goes_on { Ok(()) } else { Err(ended(next)) }
+    trace::moved(old.home.index, old.key(), next.home.index, next.key());
+    // Last: what drops is user code.
+    old.forget_writer();
+    Ok(())
 }
 
-/// The claim is given back: the connection stays.
-fn release(old: &Body) {
-    loop {
-        match old.flush.finish() {
-            Leave::Left { fin } => return left_idle(old, fin),
-            // A writable edge: nothing is queued.
-            Leave::Again => {}
-            Leave::Closed => return drive::leave_closed(old),
-        }
-    }
-}
-
-/// What the connection was, the new body is.
-fn take_along(old: &Body, next: &Arc<Body>) {
+/// What the connection was, the new body is; ended too, if it was and does not go on.
+fn take_along(old: &Body, next: &Arc<Body>, goes_on: bool) {
     let accepted = old.accepted.load(Ordering::Relaxed);
     next.accepted.store(accepted, Ordering::Relaxed);
     next.min_send_rate.store(old.min_send_rate.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -265,7 +245,7 @@ fn take_along(old: &Body, next: &Arc<Body>) {
         ending::fin_behind_queue(next);
     }
     if let Some(reason) = old.reason()
-        && old.flush.is_closed()
+        && (!goes_on || old.flush.is_closed())
     {
         next.end(reason);
     }
@@ -289,7 +269,7 @@ impl ReadHalf {
 impl WriteHalf {
     /// The old body is told that this half is gone.
     fn set_body(&mut self, body: Arc<Body>) {
-        self.forget_room();
+        self.forget_shares(body.home.config.flush_budget);
         self.body = Held::new(body, ends::WRITER_GONE);
     }
 }

@@ -28,6 +28,7 @@ const FIN: u8 = 2;
 enum Twin {
     Right,
     LooksInsteadOfCutting,
+    LooksInsteadOfRefusing,
     ArrivesWhateverHappened,
     ActsOnce,
     TakesAlongBeforeItPublishes,
@@ -39,6 +40,8 @@ enum Twin {
 enum Act {
     /// The home of this body stops.
     Stop(usize),
+    /// The new home drains: `ending::refuse_arrival`.
+    Drain,
     /// A clock of the old body runs out: it does not look where the connection is.
     Deadline,
     Reset,
@@ -136,6 +139,17 @@ impl Shared {
     fn act(&self, act: Act) {
         match act {
             Act::Stop(home) => self.reset(home, ABORTED),
+            Act::Drain => {
+                let new = &self.bodies[NEW];
+                if self.twin == Twin::LooksInsteadOfRefusing {
+                    if !new.socket.is_ours() {
+                        self.reset(NEW, ABORTED);
+                    }
+                } else if new.socket.refuse() {
+                    new.store_reason(ABORTED);
+                    let _ = new.flush.close();
+                }
+            }
             Act::Deadline => self.reset(OLD, ABORTED),
             Act::Reset => self.apply(|at| self.reset(at, LOCAL)),
             Act::Close => self.apply(|at| {
@@ -161,18 +175,18 @@ impl Shared {
             return OLD;
         }
         if self.twin == Twin::TakesAlongBeforeItPublishes {
-            let _ = old.socket.leave();
-            self.take_along();
+            let goes_on = old.socket.leave();
+            self.take_along(goes_on);
             *self.at.lock().unwrap() = NEW;
         } else {
             *self.at.lock().unwrap() = NEW;
-            let _ = old.socket.leave();
-            self.take_along();
+            let goes_on = old.socket.leave();
+            self.take_along(goes_on);
         }
         NEW
     }
 
-    fn take_along(&self) {
+    fn take_along(&self, goes_on: bool) {
         let [old, new] = &self.bodies;
         let reason = old.reason.load(Ordering::Relaxed);
         if reason != 0 {
@@ -181,7 +195,7 @@ impl Shared {
         if old.flush.has_fin() {
             self.fin_behind_queue(NEW);
         }
-        if reason != 0 && old.flush.is_closed() {
+        if reason != 0 && (!goes_on || old.flush.is_closed()) {
             let _ = new.flush.close();
         }
     }
@@ -224,7 +238,10 @@ fn run(twin: Twin, acts: &'static [Act]) {
         for act in acts {
             match act {
                 Act::Stop(home) if *home == at => assert!(kernel.reset, "the home has stopped: at neither of the two"),
-                Act::Stop(_) | Act::Deadline => {}
+                Act::Drain if acts.len() == 1 => {
+                    assert!(!kernel.reset && kernel.wire == [PIECE], "a drain has ended what it only refuses");
+                }
+                Act::Drain | Act::Stop(_) | Act::Deadline => {}
                 Act::Reset => assert!(kernel.reset && told != 0, "the reset is lost"),
                 Act::Close => {
                     assert!(kernel.reset || kernel.wire.contains(&FIN), "the close is lost");
@@ -247,6 +264,13 @@ fn loom_either_home_stops_during_a_move() {
 }
 
 #[test]
+fn loom_the_target_drains_during_a_move() {
+    run(Twin::Right, &[Act::Drain]);
+    run(Twin::Right, &[Act::Drain, Act::Reset]);
+    run(Twin::Right, &[Act::Drain, Act::Stop(OLD)]);
+}
+
+#[test]
 fn loom_a_deadline_fires_during_a_move() {
     run(Twin::Right, &[Act::Deadline, Act::Stop(NEW)]);
 }
@@ -262,6 +286,12 @@ fn loom_a_close_handle_acts_during_a_move() {
 #[should_panic(expected = "is not told")]
 fn loom_twin_whoever_ends_looks_and_does_not_cut() {
     run(Twin::LooksInsteadOfCutting, &[Act::Deadline]);
+}
+
+#[test]
+#[should_panic(expected = "only refuses")]
+fn loom_twin_a_drain_looks_and_does_not_refuse() {
+    run(Twin::LooksInsteadOfRefusing, &[Act::Drain]);
 }
 
 #[test]

@@ -18,7 +18,7 @@
 //! ```
 
 use crate::conn::body::{Body, Slow};
-use crate::conn::drive::{leave_closed, left_idle};
+use crate::conn::drive::{self, leave_closed, left_idle};
 use crate::conn::ending;
 use crate::conn::flush_word::Leave;
 use crate::conn::write_half::WriteHalf;
@@ -140,7 +140,7 @@ impl Future for SendFile<'_> {
             State::Waiting => {
                 // Register, then look: whoever makes the word Owed, or closes it, wakes afterwards.
                 if !this.half.body.flush.serve_owed() {
-                    this.set_waiter(cx);
+                    this.half.body.set_writer(cx);
                     if !this.half.body.flush.serve_owed() {
                         return if this.half.body.flush.is_closed() {
                             Poll::Ready(Err(this.over()))
@@ -169,12 +169,6 @@ enum Turn {
 }
 
 impl SendFile<'_> {
-    fn set_waiter(&self, cx: &Context<'_>) {
-        let waker = cx.waker().clone();
-        let old = lock(&self.half.body.slow).waiter.replace(waker);
-        drop(old);
-    }
-
     /// The owner's loop.
     fn send(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let here = local::is_reactor_thread();
@@ -189,7 +183,7 @@ impl SendFile<'_> {
                 }
                 Turn::Blocked => {
                     body.home.count(Count::SendEagain, 1);
-                    self.set_waiter(cx);
+                    body.set_writer(cx);
                     body.flush.block()
                 }
                 Turn::Budget => body.flush.owe(),
@@ -312,21 +306,7 @@ fn give_back(body: &Body) {
     drop(slow);
     drop(unused);
     if owned {
-        finish(body);
-    }
-}
-
-/// The owner of an empty queue leaves.
-fn finish(body: &Body) {
-    loop {
-        match body.flush.finish() {
-            Leave::Left { fin } => {
-                left_idle(body, fin);
-                return;
-            }
-            Leave::Again => {}
-            Leave::Closed => return leave_closed(body),
-        }
+        drive::leave_empty(body);
     }
 }
 

@@ -10,12 +10,13 @@
 //! state  Ours      whoever ends this body ends the socket
 //!        Arriving  the socket is still another body's: a move is on its way here
 //!        Gone      the socket is another body's by now, or the user's (`into_std`)
-//! bit    cut       somebody ended this body; the reason was stored before
+//! bit    cut       somebody ended this body; the reason was stored before (a refusal has none)
 //! ```
 //! | event               | Ours                | Arriving         | Gone         |
 //! |---------------------|---------------------|------------------|--------------|
 //! | cut (whoever ends)  | +cut, end the socket| +cut, leave it be| +cut, leave it be |
 //! | arrive (the mover)  | -                   | -> Ours, yes; with cut: stays, no | - |
+//! | refuse (the drain)  | -, no               | +cut, yes; with cut: no | -, no |
 //! | leave (the user)    | -> Gone, tells cut  | -                | -            |
 
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -50,6 +51,12 @@ impl SocketWord {
     #[must_use = "a body that was ended does not get the socket"]
     pub(crate) fn arrive(&self) -> bool {
         self.0.compare_exchange(ARRIVING, OURS, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// The reactor that drains: one that is on its way here is not let in. False: it is here, or was ended already.
+    #[must_use = "one that was let in is not to be ended for it"]
+    pub(crate) fn refuse(&self) -> bool {
+        self.0.compare_exchange(ARRIVING, ARRIVING | CUT, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// The user: from here on the socket is not this body's. False: the connection was ended first, and the reason says
@@ -93,6 +100,10 @@ mod tests {
                 let word = SocketWord(AtomicU32::new(before));
                 assert_eq!(word.arrive(), before == ARRIVING, "arrive of {before}");
                 assert_eq!(word.0.into_inner(), if before == ARRIVING { OURS } else { before });
+
+                let word = SocketWord(AtomicU32::new(before));
+                assert_eq!(word.refuse(), before == ARRIVING, "refuse of {before}");
+                assert_eq!(word.0.into_inner(), if before == ARRIVING { ARRIVING | CUT } else { before });
 
                 let word = SocketWord(AtomicU32::new(before));
                 assert_eq!(word.leave(), cut == 0, "leave of {before}");

@@ -151,10 +151,11 @@ impl WriteHalf {
         }
     }
 
-    /// The connection is another reactor's: what may be staged is up to its configuration.
-    pub(crate) fn forget_room(&mut self) {
+    /// The connection is another reactor's: what may be staged, and be sent in a row, is up to its configuration.
+    pub(crate) fn forget_shares(&mut self, flush_budget: usize) {
         self.trim();
         self.room = 0;
+        self.streak = flush_budget;
     }
 
     /// Bytes that may be staged now.

@@ -3,6 +3,7 @@
 //! State: the hooks, fixed when the runtime is built. Thread class: any thread. Laws: 10 (a hook that panics ends nothing
 //! but itself).
 
+use crate::error::complain;
 use crate::exec::run;
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ impl EnterHooks {
             return life(true);
         }
         let (mut life, mut result) = (Some(life), None);
-        run::caught(|| {
+        let ok = run::caught(|| {
             call_on(&self.0, &mut || {
                 if let Some(life) = life.take() {
                     result = Some(life(true));
@@ -39,7 +40,13 @@ impl EnterHooks {
             });
         });
         match (result, life) {
-            (Some(result), _) => result,
+            (Some(result), _) => {
+                if !ok {
+                    // What it wrapped has been lived: nothing is left that could fail for it.
+                    complain(format_args!("an enter hook panicked after the life of the thread that it was given"));
+                }
+                result
+            }
             (None, Some(life)) => life(false),
             (None, None) => panic!("a thread of epoxide panicked outside of user code: this is a defect"),
         }

@@ -34,6 +34,10 @@ impl Reactor {
     }
 
     fn adopt_connection(&mut self, body: &Arc<Body>) {
+        // The home's word, not ours: what was asked for while this reactor was busy counts.
+        if self.home.stage() >= Stage::Draining && ending::refuse_arrival(body) {
+            return;
+        }
         local::count_here(Count::Adopted, 1);
         if let Err(error) = self.register(body) {
             ending::reset(body, CloseReason::from_io("epoll_ctl", &error));

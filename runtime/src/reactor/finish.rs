@@ -22,10 +22,10 @@ pub(crate) struct Ended {
 }
 
 /// Is nothing more to be sent? Lingering, a shared writer that a drain ended and that somebody still holds, or a
-/// connection that moved away.
+/// connection that moved away or was refused on its way here.
 fn is_out(entry: &Entry) -> bool {
     let body = &entry.body;
-    if body.socket.is_gone() {
+    if !body.socket.is_ours() {
         return true;
     }
     let ended = body.has_ended(ends::SHARED) && body.has_ended(ends::READER_GONE) && body.flush.is_over();
@@ -63,6 +63,7 @@ impl Reactor {
         for index in 0..self.table.slots() {
             if let Some((_, entry)) = self.table.at(index) {
                 let body = entry.body.clone();
+                ending::refuse_arrival(&body);
                 body.signal_reader(Mark::Draining);
                 ending::end_if_nobody_is_left(&body);
             }
@@ -133,11 +134,13 @@ impl Reactor {
         let mut cut = 0;
         for index in 0..self.table.slots() {
             let Some((key, entry)) = self.table.at(index) else { continue };
+            // First: an arrival that is neither here nor refused must not look out.
+            ending::refuse_arrival(&entry.body);
             let (body, lingers, out) = (entry.body.clone(), entry.linger.is_some(), is_out(entry));
             if !out {
                 let is_cut = body.reason().is_none() || !lingers;
                 ending::reset(&body, CloseReason::Aborted);
-                // One that was on its way here stays where it is. Nobody changes that after the reset.
+                // One that leaves at this moment is not ended by it.
                 cut += usize::from(is_cut && body.socket.is_ours());
             }
             drop(body);

@@ -110,7 +110,11 @@ impl Reactor {
         }
         body.store_reason(if body.has_ended(ends::PEER_FIN) { CloseReason::PeerFin } else { CloseReason::Local });
         local::count_here(Count::Closed, 1);
-        trace::ended(self.home.index, key, body.reason());
+        if body.socket.is_ours() {
+            trace::ended(self.home.index, key, body.reason());
+        } else if body.socket.is_gone() {
+            trace::left(self.home.index, key);
+        }
         self.show_open();
         if Arc::strong_count(&body) > 1 || !body.socket.is_ours() {
             // Somebody is inside a call on it, or holds the socket by another descriptor: epoll must forget it now.

@@ -178,7 +178,9 @@ impl<Kind> Builder<Kind> {
     /// ```
     ///
     /// A hook that panics or does not call the thread fails the start; on a thread of the pools, which are started later,
-    /// it is complained about and the thread runs without it.
+    /// it is complained about and the thread runs without it. One that panics after it has called the thread fails
+    /// nothing, as the thread's work is done by then: one line on standard error says so, and [`Stats`](crate::Stats)
+    /// does not count it.
     pub fn enter(&mut self, hook: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) -> &mut Self {
         self.hooks.enter.push(hook);
         self
