@@ -202,6 +202,8 @@ impl WriteHalf {
         let sent = match first {
             First::Short(first) => {
                 self.staged.stage(bytes);
+                // Taken without a reservation: the next staging looks anew.
+                self.room = 0;
                 self.staged.send_after(self.body.as_fd(), self.budget(), first)
             }
             First::Done | First::Disturbed => Sent { bytes: 0, calls: 0, end: SendEnd::Empty },
