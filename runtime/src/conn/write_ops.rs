@@ -179,7 +179,7 @@ impl WriteHalf {
     fn go_on(&mut self, cx: &Context<'_>, len: usize, sent: Sent) -> Poll<io::Result<()>> {
         let budget = self.budget();
         let batch = Batch { bytes: &mut self.staged, counted: false };
-        let drive = drive::go_on(&self.body, batch, budget, Some(cx.waker()), sent);
+        let drive = drive::go_on(&self.body, batch, budget, Some(cx.waker()), local::here(&self.body.home), sent);
         self.driven(cx, len, drive)
     }
 
