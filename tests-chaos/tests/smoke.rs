@@ -49,7 +49,7 @@ mod seeded {
         };
     }
 
-    workloads!(echo relay churn timers workers wakes shared halves file pipes rehome stale stop unruly);
+    workloads!(echo relay churn timers workers wakes shared halves file hub pipes rehome stale stop unruly);
 
     /// Every kind of fault is met by some seed of the short run: a door that lost its seam shows here.
     #[test]

@@ -6,6 +6,7 @@ mod churn;
 mod echo;
 mod file;
 mod halves;
+mod hub;
 mod pipes;
 mod rehome;
 mod shared;
@@ -36,7 +37,7 @@ pub struct Workload {
 }
 
 /// All of them.
-pub const ALL: [Workload; 14] = [
+pub const ALL: [Workload; 15] = [
     Workload { name: "echo", run: echo::echo },
     Workload { name: "relay", run: echo::relay },
     Workload { name: "churn", run: churn::run },
@@ -46,6 +47,7 @@ pub const ALL: [Workload; 14] = [
     Workload { name: "shared", run: shared::run },
     Workload { name: "halves", run: halves::run },
     Workload { name: "file", run: file::run },
+    Workload { name: "hub", run: hub::run },
     Workload { name: "pipes", run: pipes::run },
     Workload { name: "rehome", run: rehome::run },
     Workload { name: "stale", run: stale::run },

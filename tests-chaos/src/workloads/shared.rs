@@ -117,13 +117,7 @@ fn next(shared: &Receiver<Accepted>, strict: bool, trial: &Trial) -> Result<Opti
 async fn publish(writer: SharedWriter, publisher: u8, frames: u32, mut rng: Rng, note: Note) -> Result<u32, String> {
     for number in 0..frames {
         note.say(format!("frame {number} of {frames}"));
-        let most = [10, 300, 3000][rng.below(3) as usize];
-        let rest = rng.below(most) as usize;
-        let mut frame = vec![publisher];
-        frame.extend_from_slice(&number.to_le_bytes());
-        frame.extend_from_slice(&(rest as u32).to_le_bytes());
-        frame.extend((0..rest).map(|at| byte(u64::from(publisher) << 32 | u64::from(number), at)));
-        let mut frame = Bytes::from(frame);
+        let mut frame = frame(publisher, number, &mut rng);
         loop {
             match writer.send(frame) {
                 SendOutcome::Sent | SendOutcome::Queued => break,
@@ -145,8 +139,19 @@ async fn publish(writer: SharedWriter, publisher: u8, frames: u32, mut rng: Rng,
     Ok(frames)
 }
 
+/// A frame as [`read_frames`] expects it, of any length.
+pub(super) fn frame(publisher: u8, number: u32, rng: &mut Rng) -> Bytes {
+    let most = [10, 300, 3000][rng.below(3) as usize];
+    let rest = rng.below(most) as usize;
+    let mut frame = vec![publisher];
+    frame.extend_from_slice(&number.to_le_bytes());
+    frame.extend_from_slice(&(rest as u32).to_le_bytes());
+    frame.extend((0..rest).map(|at| byte(u64::from(publisher) << 32 | u64::from(number), at)));
+    Bytes::from(frame)
+}
+
 /// Whole frames in each publisher's order, until the end: how many of each.
-async fn read_frames(mut reader: ReadHalf, note: Note) -> ([u32; 8], End) {
+pub(super) async fn read_frames(mut reader: ReadHalf, note: Note) -> ([u32; 8], End) {
     let mut counts = [0_u32; 8];
     let mut held = Vec::new();
     loop {
