@@ -58,6 +58,8 @@ pub mod workers;
 #[doc(hidden)]
 pub mod layer {
     pub use crate::conn::layer::{Layer, Queue, take_step};
+    pub use crate::conn::send_file::check_range;
+    pub use crate::sys::ktls::{KernelCipher, KernelKeys};
 }
 
 #[cfg(doctest)]

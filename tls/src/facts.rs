@@ -17,6 +17,7 @@ pub struct TlsFacts {
     server_name: Option<Box<str>>,
     resumed: bool,
     peer: Option<Peer>,
+    kernel_tx: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ struct Peer {
 
 impl TlsFacts {
     /// After the handshake.
-    pub(crate) fn of(ssl: &SslRef) -> Self {
+    pub(crate) fn of(ssl: &SslRef, kernel_tx: bool) -> Self {
         let cipher = ssl.current_cipher();
         Self {
             version: TlsVersion::of(ssl.version2()),
@@ -37,6 +38,7 @@ impl TlsFacts {
             server_name: ssl.servername(NameType::HOST_NAME).map(|name| name.to_ascii_lowercase().into()),
             resumed: ssl.session_reused(),
             peer: ssl.peer_certificate().and_then(|certificate| Peer::of(&certificate)),
+            kernel_tx,
         }
     }
 
@@ -53,6 +55,11 @@ impl TlsFacts {
     /// The cipher suite's IANA number, for example 0x1301.
     pub fn suite_id(&self) -> u16 {
         self.suite_id
+    }
+
+    /// Does the kernel make the records of what this side sends? See [`Ktls`](crate::Ktls).
+    pub fn kernel_tx(&self) -> bool {
+        self.kernel_tx
     }
 
     /// The application protocol (ALPN), if one was agreed on.

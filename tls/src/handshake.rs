@@ -7,6 +7,7 @@
 use crate::config::Place;
 use crate::connection::TlsConnection;
 use crate::error::{TlsError, session_words};
+use crate::ffi;
 use crate::session::Session;
 use crate::wire::Wire;
 use boring::ssl::{ErrorCode, Ssl, SslStream};
@@ -47,6 +48,12 @@ struct UnderWay {
     begun: bool,
     /// Why it failed; the alert is on its way out.
     failed: Option<TlsError>,
+    /// The kernel is to have the keys.
+    ktls: bool,
+    /// Hands are shaken: the kernel gets the keys once all that was written is out.
+    shaken: bool,
+    /// It has them.
+    kernel: bool,
     place: Place,
 }
 
@@ -57,12 +64,12 @@ impl fmt::Debug for Handshake {
 }
 
 impl Handshake {
-    pub(crate) fn accept(conn: Connection, ssl: Ssl, place: Place, timeout: Duration) -> Self {
-        Self::begin(conn, ssl, place, timeout, true)
+    pub(crate) fn accept(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: bool) -> Self {
+        Self::begin(conn, ssl, place, timeout, ktls, true)
     }
 
-    pub(crate) fn connect(conn: Connection, ssl: Ssl, place: Place, timeout: Duration) -> Self {
-        Self::begin(conn, ssl, place, timeout, false)
+    pub(crate) fn connect(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: bool) -> Self {
+        Self::begin(conn, ssl, place, timeout, ktls, false)
     }
 
     /// It cannot begin.
@@ -76,7 +83,7 @@ impl Handshake {
         Self::failed(conn, TlsError::TooManyHandshakes { limit })
     }
 
-    fn begin(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, server: bool) -> Self {
+    fn begin(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: bool, server: bool) -> Self {
         let queue = Queue::of(&conn);
         let stream = match SslStream::new(ssl, Wire::new(queue.clone())) {
             Ok(stream) => stream,
@@ -88,8 +95,20 @@ impl Handshake {
         }
         let (read, write) = conn.into_split();
         // A client speaks first; a server waits for it without BoringSSL's help.
-        let under_way =
-            UnderWay { read, write, stream, queue, server, ready: !server, begun: !server, failed: None, place };
+        let under_way = UnderWay {
+            read,
+            write,
+            stream,
+            queue,
+            server,
+            ready: !server,
+            begun: !server,
+            failed: None,
+            ktls,
+            shaken: false,
+            kernel: false,
+            place,
+        };
         Self { state: State::UnderWay(Box::new(under_way)) }
     }
 }
@@ -103,6 +122,13 @@ impl UnderWay {
                 let _ = ready!(self.write.poll_queue(cx, false));
                 return Poll::Ready(Err(error.clone().into()));
             }
+            if self.shaken {
+                // A connection that has ended needs no keys: its user is told.
+                if ready!(self.write.poll_queue(cx, false)).is_ok() {
+                    self.kernel = self.place.uses().hand_over(self.stream.ssl_mut(), &self.queue);
+                }
+                return Poll::Ready(Ok(()));
+            }
             if self.ready {
                 if !take_step(STEPS) {
                     cx.waker().wake_by_ref();
@@ -110,7 +136,10 @@ impl UnderWay {
                 }
                 self.ready = false;
                 if self.step() {
-                    return Poll::Ready(Ok(()));
+                    if !self.ktls {
+                        return Poll::Ready(Ok(()));
+                    }
+                    self.shaken = true;
                 }
                 continue;
             }
@@ -148,6 +177,10 @@ impl UnderWay {
                 false
             }
         };
+        if done && self.ktls {
+            // The kernel's first record must be the next one.
+            ffi::write_kept_back(self.stream.ssl_mut());
+        }
         if self.stream.get_mut().take_wrote() {
             self.queue.kick();
         }
@@ -177,11 +210,11 @@ impl Future for Handshake {
 
 impl UnderWay {
     fn finish(self) -> TlsConnection {
-        let Self { mut read, write, stream, queue, place, .. } = self;
+        let Self { mut read, write, stream, queue, place, kernel, .. } = self;
         drop(place);
         read.set_deadline(None, "TLS handshake");
         read.begin_requests();
         let input = stream.get_ref().has_input();
-        TlsConnection::new(read, write, Session::new(stream, queue), input)
+        TlsConnection::new(read, write, Session::new(stream, queue, kernel), input)
     }
 }

@@ -7,19 +7,25 @@
 //! Who encodes holds its own lock over encoding AND [`Queue::append`], and releases it before [`Queue::kick`]: then the
 //! order of the queue is the order of the encoding, and nobody sends under the lock.
 
-use crate::buf::RecvBuf;
+use crate::buf::{Outgoing, RecvBuf};
 use crate::conn::body::{Body, ends};
 use crate::conn::connection::Connection;
 use crate::conn::drive;
+use crate::conn::ending;
 use crate::conn::flush_word::Kick;
 use crate::conn::read_half::ReadHalf;
 use crate::conn::read_ops::tail_of;
 use crate::conn::write_half::WriteHalf;
+use crate::error::CloseReason;
 use crate::exec::local;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
+use crate::sys;
+use crate::sys::ktls::KernelKeys;
+use bytes::Bytes;
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
@@ -31,6 +37,9 @@ pub trait Layer: Send + Sync + 'static {
 
     /// The FIN is about to be queued: the layer's own end goes before it. May be called more than once, on any thread.
     fn before_fin(&self);
+
+    /// Has the layer ended or failed? Then nothing may follow what it sent last. Any thread.
+    fn is_over(&self) -> bool;
 }
 
 /// The outgoing queue of a connection, for its layer. Cheap to clone.
@@ -61,15 +70,35 @@ impl Queue {
 
     /// Appends encoded bytes, under the layer's lock. False: nothing is sent any more, and they are not taken.
     pub fn append(&self, record: &[u8]) -> bool {
+        self.append_with(record.len(), |out| out.stage(record))
+    }
+
+    /// The same for a record that is no data (21 alert, 22 handshake), once the kernel makes the records.
+    pub fn append_record(&self, kind: u8, body: Bytes) -> bool {
+        self.append_with(body.len(), |out| out.stage_record(kind, body))
+    }
+
+    /// Hands the keys to the kernel: from now on it makes records of what is sent. Everything appended before must be
+    /// out ([`WriteHalf::poll_queue`]).
+    ///
+    /// # Errors
+    /// Those of setsockopt(2): the socket stays as it was.
+    pub fn install_tx(&self, keys: &KernelKeys<'_>) -> io::Result<()> {
+        let fd = self.body.as_fd();
+        sys::ktls::attach(fd)?;
+        sys::ktls::install_tx(fd, keys)
+    }
+
+    fn append_with(&self, len: usize, stage: impl FnOnce(&mut Outgoing)) -> bool {
         let body = &*self.body;
         let mut slow = lock(&body.slow);
         // Looked at under the mutex: a closer frees the queue after it has said so, and the kick looks again.
         if body.flush.is_closed() || body.flush.has_fin() {
             return false;
         }
-        body.queued.fetch_add(record.len(), Ordering::Relaxed);
-        slow.end = slow.end.max(body.accepted.load(Ordering::Relaxed)) + record.len() as u64;
-        slow.out.stage(record);
+        body.queued.fetch_add(len, Ordering::Relaxed);
+        slow.end = slow.end.max(body.accepted.load(Ordering::Relaxed)) + len as u64;
+        stage(&mut slow.out);
         true
     }
 
@@ -100,6 +129,26 @@ impl WriteHalf {
         // What is queued has grown by more than what was staged: the next staging looks at it.
         self.room = 0;
         result
+    }
+
+    /// For the layer, under its lock: everything staged moves into the queue as it is, without a copy, for the kernel to
+    /// make records of. False: nothing is sent any more, and it is forgotten.
+    #[doc(hidden)]
+    pub fn queue_staged(&mut self) -> bool {
+        self.trim();
+        self.room = 0;
+        if self.body.flush.is_closed() || self.body.flush.has_fin() {
+            self.staged.clear();
+            return false;
+        }
+        self.body.append(&mut self.staged);
+        true
+    }
+
+    /// For the layer: cuts the connection, which must not look whole ([`CloseReason::Aborted`]).
+    #[doc(hidden)]
+    pub fn cut(&mut self) {
+        ending::reset(&self.body, CloseReason::Aborted);
     }
 
     /// For the layer: waits until everything queued is in the kernel. `appended`: first sends, or makes sure that
