@@ -78,6 +78,8 @@ counters! {
     Eagain eagain,
     /// Calls of `send(2)`, `sendmsg(2)` and `sendfile(2)`, on any thread.
     Sends sends,
+    /// Those that were `sendfile(2)`.
+    Sendfiles sendfiles,
     /// Those that the socket refused (`EAGAIN`).
     SendEagain send_eagain,
     /// Reads that parked.

@@ -243,6 +243,7 @@ impl SendFile<'_> {
             let piece = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(PIECE).min(*left);
             let result = sys::file::sendfile(body.as_fd(), self.file.as_fd(), self.at, piece);
             body.home.count(Count::Sends, 1);
+            body.home.count(Count::Sendfiles, 1);
             match result {
                 Ok(0) => return Turn::Truncated,
                 Ok(n) => {
