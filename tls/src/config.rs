@@ -11,7 +11,7 @@ use crate::ffi;
 use crate::handshake::Handshake;
 use crate::ktls::{Ktls, Uses, heard};
 use crate::options::Pem;
-use crate::resume::Sessions;
+use crate::resume::{self, Sessions};
 use crate::server::{ServerBuilder, Tickets};
 use boring::error::ErrorStack;
 use boring::ssl::{Ssl, SslContext};
@@ -53,12 +53,11 @@ pub(crate) enum Role {
 
 impl Live {
     /// Before a handshake: is the kernel to have the keys? Then BoringSSL tells them.
-    fn listen(&self, ssl: &mut Ssl) -> bool {
-        let ktls = self.ktls != Ktls::Off;
-        if ktls {
+    fn listen(&self, ssl: &mut Ssl) -> Ktls {
+        if self.ktls != Ktls::Off {
             heard::listen(ssl);
         }
-        ktls
+        self.ktls
     }
 }
 
@@ -101,12 +100,7 @@ impl TlsConfig {
 
     pub(crate) fn new(live: Live) -> Self {
         let live = Mutex::new(Arc::new(live));
-        let shared = Shared {
-            live,
-            under_way: AtomicUsize::new(0),
-            refused: AtomicU64::new(0),
-            uses: Uses::default(),
-        };
+        let shared = Shared { live, under_way: AtomicUsize::new(0), refused: AtomicU64::new(0), uses: Uses::default() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -188,7 +182,7 @@ impl TlsConfig {
             return Handshake::failed(conn, TlsError::config("connect", "this is a server's configuration"));
         };
         let Some(place) = self.place(&live) else { return Handshake::refused(conn, live.max_handshakes) };
-        match client_session(context, sessions.as_deref(), *verify, host) {
+        match client_session(context, sessions.as_ref(), *verify, host) {
             Ok(mut ssl) => {
                 let ktls = live.listen(&mut ssl);
                 Handshake::connect(conn, ssl, place, live.handshake_timeout, ktls)
@@ -222,12 +216,12 @@ impl TlsConfig {
         self.shared.refused.load(Ordering::Relaxed)
     }
 
-    /// Sessions whose records the kernel makes, in all ([`Ktls::Tx`]).
+    /// Sessions for which the kernel does all that it was asked for ([`Ktls`]), in all.
     pub fn ktls_sessions(&self) -> u64 {
         self.shared.uses.kernel.load(Ordering::Relaxed)
     }
 
-    /// Sessions for which the kernel was asked in vain, and which are encrypted here, in all.
+    /// Sessions for which the kernel was asked in vain, for one direction or both: this process does it. In all.
     pub fn ktls_fallbacks(&self) -> u64 {
         self.shared.uses.fallbacks.load(Ordering::Relaxed)
     }
@@ -245,7 +239,7 @@ impl TlsConfig {
 /// A client's session, before its handshake.
 fn client_session(
     context: &SslContext,
-    sessions: Option<&Sessions>,
+    sessions: Option<&Arc<Sessions>>,
     verify: bool,
     host: &str,
 ) -> Result<Ssl, ErrorStack> {
@@ -264,6 +258,7 @@ fn client_session(
     }
     if let (Some(sessions), Some(index)) = (sessions, host_index()) {
         ssl.set_ex_data(index, host.into());
+        resume::keep(&mut ssl, sessions.clone());
         if let Some(session) = sessions.take(host) {
             ffi::resume(&mut ssl, &session)?;
         }

@@ -13,8 +13,8 @@ use crate::ktls::heard;
 use crate::tickets::TicketKeys;
 use boring::error::ErrorStack;
 use boring::ssl::{SslContextBuilder, SslRef, SslSession};
-use foreign_types_shared::ForeignTypeRef;
-use std::ffi::{c_int, c_void};
+use foreign_types_shared::{ForeignType, ForeignTypeRef};
+use std::ffi::{CStr, c_int, c_void};
 use std::slice;
 use std::sync::Arc;
 
@@ -58,10 +58,28 @@ pub(crate) fn write_kept_back(ssl: &mut SslRef) {
     let _ = unsafe { boring_sys::SSL_write(ssl.as_ptr(), [0_u8; 1].as_ptr().cast(), 0) };
 }
 
-/// The number of the next record that BoringSSL would send.
-pub(crate) fn write_sequence(ssl: &SslRef) -> u64 {
+/// The number of the next record that BoringSSL would send, or expects.
+pub(crate) fn sequence(ssl: &SslRef, sent: bool) -> u64 {
+    let ssl = ssl.as_ptr();
     // SAFETY: the session is alive; it is only looked at.
-    unsafe { boring_sys::SSL_get_write_sequence(ssl.as_ptr()) }
+    unsafe { if sent { boring_sys::SSL_get_write_sequence(ssl) } else { boring_sys::SSL_get_read_sequence(ssl) } }
+}
+
+/// The name of an alert.
+pub(crate) fn alert_name(what: u8) -> String {
+    // SAFETY: BoringSSL answers every number with a constant text of its own, which ends with a NUL.
+    let name = unsafe { CStr::from_ptr(boring_sys::SSL_alert_desc_string_long(c_int::from(what))) };
+    name.to_string_lossy().into_owned()
+}
+
+/// A client's ticket, a whole message, that came past BoringSSL. `None`: it is malformed.
+pub(crate) fn ticket(ssl: &mut SslRef, message: &[u8]) -> Option<SslSession> {
+    // SAFETY: the session is alive and borrowed exclusively, the message a slice of ours with its length. The result is
+    // null or a reference that is ours to drop.
+    unsafe {
+        let made = boring_sys::SSL_process_tls13_new_session_ticket(ssl.as_ptr(), message.as_ptr(), message.len());
+        (!made.is_null()).then(|| SslSession::from_ptr(made))
+    }
 }
 
 /// The key block of a TLS 1.2 session whose handshake is done.

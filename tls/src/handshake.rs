@@ -8,11 +8,13 @@ use crate::config::Place;
 use crate::connection::TlsConnection;
 use crate::error::{TlsError, session_words};
 use crate::ffi;
+use crate::ktls::exact::Exact;
+use crate::ktls::{Kernel, Ktls};
 use crate::session::Session;
 use crate::wire::Wire;
 use boring::ssl::{ErrorCode, Ssl, SslStream};
 use epoxide::layer::{Queue, take_step};
-use epoxide::{Connection, ReadHalf, WriteHalf};
+use epoxide::{Connection, ReadHalf, RecvBuf, WriteHalf};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -48,12 +50,14 @@ struct UnderWay {
     begun: bool,
     /// Why it failed; the alert is on its way out.
     failed: Option<TlsError>,
-    /// The kernel is to have the keys.
-    ktls: bool,
+    /// Which keys the kernel is to have.
+    ktls: Ktls,
+    /// Where the handshake's records end.
+    exact: Exact,
     /// Hands are shaken: the kernel gets the keys once all that was written is out.
     shaken: bool,
     /// It has them.
-    kernel: bool,
+    kernel: Kernel,
     place: Place,
 }
 
@@ -64,11 +68,11 @@ impl fmt::Debug for Handshake {
 }
 
 impl Handshake {
-    pub(crate) fn accept(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: bool) -> Self {
+    pub(crate) fn accept(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: Ktls) -> Self {
         Self::begin(conn, ssl, place, timeout, ktls, true)
     }
 
-    pub(crate) fn connect(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: bool) -> Self {
+    pub(crate) fn connect(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: Ktls) -> Self {
         Self::begin(conn, ssl, place, timeout, ktls, false)
     }
 
@@ -83,7 +87,7 @@ impl Handshake {
         Self::failed(conn, TlsError::TooManyHandshakes { limit })
     }
 
-    fn begin(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: bool, server: bool) -> Self {
+    fn begin(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: Ktls, server: bool) -> Self {
         let queue = Queue::of(&conn);
         let stream = match SslStream::new(ssl, Wire::new(queue.clone())) {
             Ok(stream) => stream,
@@ -106,7 +110,8 @@ impl Handshake {
             failed: None,
             ktls,
             shaken: false,
-            kernel: false,
+            kernel: Kernel::default(),
+            exact: Exact::default(),
             place,
         };
         Self { state: State::UnderWay(Box::new(under_way)) }
@@ -125,7 +130,8 @@ impl UnderWay {
             if self.shaken {
                 // A connection that has ended needs no keys: its user is told.
                 if ready!(self.write.poll_queue(cx, false)).is_ok() {
-                    self.kernel = self.place.uses().hand_over(self.stream.ssl_mut(), &self.queue);
+                    let exact = !self.stream.get_ref().has_input();
+                    self.kernel = self.place.uses().hand_over(self.ktls, self.stream.ssl(), &self.queue, exact);
                 }
                 return Poll::Ready(Ok(()));
             }
@@ -136,7 +142,7 @@ impl UnderWay {
                 }
                 self.ready = false;
                 if self.step() {
-                    if !self.ktls {
+                    if self.ktls == Ktls::Off {
                         return Poll::Ready(Ok(()));
                     }
                     self.shaken = true;
@@ -144,12 +150,17 @@ impl UnderWay {
                 continue;
             }
             // Until its first byte a client is nobody's business: a drain ends it.
-            let received =
-                if self.begun { self.read.poll_read(cx) } else { Pin::new(&mut self.read.read_idle()).poll(cx) };
+            let received = match self.begun {
+                // What comes first can be no more than the client's hello.
+                false => Pin::new(&mut self.read.read_idle()).poll(cx),
+                true if self.ktls == Ktls::TxRx => self.poll_exact(cx),
+                true => self.read.poll_read(cx),
+            };
             match ready!(received)? {
                 Some(input) => {
                     self.begun = true;
                     self.ready = true;
+                    self.exact.took(&input);
                     self.stream.get_mut().feed(input);
                 }
                 None if self.read.is_draining() && !self.begun => {
@@ -157,6 +168,23 @@ impl UnderWay {
                 }
                 None => return Poll::Ready(Err(TlsError::HandshakeClosed.into())),
             }
+        }
+    }
+
+    /// Receives what is left of the record under way, or a part of that.
+    fn poll_exact(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
+        let mut space = [0; 4096];
+        let want = self.exact.want().min(space.len()).min(self.read.block_len());
+        match ready!(Pin::new(&mut self.read.read_slice(&mut space[..want])).poll(cx))? {
+            0 => Poll::Ready(Ok(None)),
+            n => Poll::Ready(
+                self.read
+                    .fill_block(|block| {
+                        block[..n].copy_from_slice(&space[..n]);
+                        Ok(n)
+                    })
+                    .map(Some),
+            ),
         }
     }
 
@@ -177,7 +205,7 @@ impl UnderWay {
                 false
             }
         };
-        if done && self.ktls {
+        if done && self.ktls != Ktls::Off {
             // The kernel's first record must be the next one.
             ffi::write_kept_back(self.stream.ssl_mut());
         }

@@ -252,10 +252,6 @@ impl Common {
         if self.max_handshakes == 0 {
             return Err(TlsError::config("max_handshakes", "must be at least 1"));
         }
-        if self.ktls == Ktls::TxRx {
-            let reason = "TxRx: the kernel cannot be left to decrypt yet; Tx lets it encrypt";
-            return Err(TlsError::config("ktls", reason));
-        }
         let of = |version| chosen.iter().filter(move |suite| suite.version == version);
         Ok(Checked {
             versions,
@@ -366,7 +362,7 @@ macro_rules! common_options {
             self
         }
 
-        /// Does the kernel make the records of what is sent? Default [`Ktls::Off`](crate::Ktls::Off). Any suite and version
+        /// Does the kernel encrypt what is sent, and decrypt what is received? Default [`Ktls::Off`](crate::Ktls::Off). Any suite and version
         /// will do. Where the kernel cannot (no module `tls`, a unix socket, a peer that has sent its FIN) sessions are
         /// encrypted here all the same, which is counted ([`TlsConfig::ktls_fallbacks`](crate::TlsConfig::ktls_fallbacks)) and
         /// said once on the standard error. Without `CAP_NET_ADMIN` a process does not load the module: load it at boot.

@@ -11,7 +11,9 @@
 use crate::error::{TlsError, session_words};
 use crate::facts::TlsFacts;
 use crate::ffi;
-use crate::ktls::{ALERT, CLOSE_NOTIFY, heard};
+use crate::ktls::records::{self, Meaning};
+use crate::ktls::{ALERT, CLOSE_NOTIFY, Kernel, heard};
+use crate::options::TlsVersion;
 use crate::wire::Wire;
 use boring::ssl::{ErrorCode, SslStream};
 use epoxide::RecvBuf;
@@ -69,10 +71,10 @@ impl fmt::Debug for Session {
 
 impl Session {
     /// A session whose handshake is done.
-    /// `kernel`: the kernel has the keys of what is sent.
-    pub(crate) fn new(mut stream: SslStream<Wire>, queue: Queue, kernel: bool) -> Arc<Self> {
+    /// `kernel`: which keys the kernel has.
+    pub(crate) fn new(mut stream: SslStream<Wire>, queue: Queue, kernel: Kernel) -> Arc<Self> {
         let facts = TlsFacts::of(stream.ssl(), kernel);
-        if kernel {
+        if kernel.tx {
             stream.get_mut().leave_to_kernel();
         }
         let core = Mutex::new(Core { stream, failed: None, ended: false, refused_keys: false });
@@ -128,6 +130,20 @@ impl Session {
             let _ = core.stream.get_mut().take_wrote();
         }
         Ok(())
+    }
+
+    /// A record that is no data, from a kernel that decrypts.
+    pub(crate) fn record(&self, kind: u8, body: &[u8]) -> Next {
+        let mut core = self.lock();
+        let tls13 = self.facts.version() == TlsVersion::V1_3;
+        let next = core.record(tls13, kind, body);
+        self.unlock(core);
+        next
+    }
+
+    /// The kernel has met what is no record of this session: that is the end both ways.
+    pub(crate) fn fail(&self, error: TlsError) -> TlsError {
+        self.lock().fail(error)
     }
 
     /// Staged plaintext goes to the kernel: `append` moves it into the queue, within the lock, and says whether it was taken;
@@ -214,10 +230,35 @@ impl Core {
             self.ended = true;
             self.stream.get_mut().record(ALERT, &alert);
         }
-        if wants_keys && self.unsent().is_none() {
-            // Data under the old keys would break the protocol; an alert may still be sent.
+        if wants_keys {
+            self.refuse_keys();
+        }
+    }
+
+    /// The peer has asked for keys that the kernel does not take. Data under the old ones would break the protocol; an alert
+    /// may still be sent.
+    fn refuse_keys(&mut self) {
+        if self.unsent().is_none() {
             self.refused_keys = true;
             self.end();
+        }
+    }
+
+    fn record(&mut self, tls13: bool, kind: u8, body: &[u8]) -> Next {
+        match records::meaning(self.stream.ssl_mut(), tls13, kind, body) {
+            Meaning::Nothing => Next::More,
+            Meaning::End => Next::Closed,
+            Meaning::NewKeys => {
+                self.refuse_keys();
+                Next::Failed(TlsError::KeyUpdate)
+            }
+            Meaning::Over(error, alert) => {
+                if let Some(alert) = alert.filter(|_| !self.ended) {
+                    self.ended = true;
+                    self.stream.get_mut().record(ALERT, &[2, alert]);
+                }
+                Next::Failed(self.fail(error))
+            }
         }
     }
 

@@ -15,12 +15,14 @@ use crate::conn::ending;
 use crate::conn::flush_word::Kick;
 use crate::conn::read_half::ReadHalf;
 use crate::conn::read_ops::tail_of;
+use crate::conn::read_word::Mark;
 use crate::conn::write_half::WriteHalf;
 use crate::error::CloseReason;
 use crate::exec::local;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
+use crate::sys::errno;
 use crate::sys::ktls::KernelKeys;
 use bytes::Bytes;
 use std::fmt;
@@ -87,6 +89,19 @@ impl Queue {
         let fd = self.body.as_fd();
         sys::ktls::attach(fd)?;
         sys::ktls::install_tx(fd, keys)
+    }
+
+    /// The same for what is received: [`ReadHalf`] then gives plaintext, and [`is_record_ahead`] says that its
+    /// [`take_record`](ReadHalf::take_record) is due. Nothing may have been received beyond the last record of the handshake.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2): the socket stays as it was.
+    pub fn install_rx(&self, keys: &KernelKeys<'_>) -> io::Result<()> {
+        sys::ktls::install_rx(self.body.as_fd(), keys)?;
+        self.body.ends.fetch_or(ends::RECORDS, Ordering::AcqRel);
+        // Law 2: a short recv proves nothing any more.
+        self.body.signal_reader(Mark::Sticky);
+        Ok(())
     }
 
     fn append_with(&self, len: usize, stage: impl FnOnce(&mut Outgoing)) -> bool {
@@ -174,6 +189,12 @@ impl ReadHalf {
         Ok(block.commit(n))
     }
 
+    /// For the layer: bytes that such a block holds.
+    #[doc(hidden)]
+    pub fn block_len(&self) -> usize {
+        self.pool.size()
+    }
+
     /// For the layer: the same behind the bytes of `buf`, which grows as in [`read_more`](Self::read_more).
     ///
     /// # Errors
@@ -185,11 +206,53 @@ impl ReadHalf {
         Ok(n)
     }
 
+    /// For the layer: takes the record that a read has met ([`is_record_ahead`]). Its kind, and how many bytes of it `space`
+    /// holds; 16 KiB hold any.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when none is there; else why the connection ended.
+    #[doc(hidden)]
+    pub fn take_record(&mut self, space: &mut [u8]) -> io::Result<(u8, usize)> {
+        let result = sys::ktls::recv_record(self.body.as_fd(), space);
+        if let Err(error) = &result
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
+            self.body.end(CloseReason::from_io("recvmsg", error));
+        }
+        result
+    }
+
     /// For the layer: what was received so far (a handshake) was no request, so a drain still lets the first one in.
     #[doc(hidden)]
     pub fn begin_requests(&mut self) {
         self.fresh = true;
     }
+}
+
+/// Did a recv stop before a record that is no data?
+pub(crate) fn is_before_record(body: &Body, error: &io::Error) -> bool {
+    error.raw_os_error() == Some(errno::EIO) && body.has_ended(ends::RECORDS)
+}
+
+#[derive(Debug)]
+struct RecordAhead;
+
+impl fmt::Display for RecordAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a TLS record that is no data is to be taken first")
+    }
+}
+
+impl std::error::Error for RecordAhead {}
+
+#[cold]
+pub(crate) fn record_ahead() -> io::Error {
+    io::Error::other(RecordAhead)
+}
+
+/// Does this error of a read say that a record is to be taken first?
+pub fn is_record_ahead(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<RecordAhead>())
 }
 
 /// Takes one of the `limit` expensive steps that a reactor makes in one pass. False: the next pass has new ones; the

@@ -7,6 +7,7 @@
 use crate::buf::{BufPool, RecvBuf};
 use crate::conn::body::{Body, ends};
 use crate::conn::ending::Held;
+use crate::conn::layer;
 use crate::conn::read_word::{Look, Waiter};
 use crate::error::CloseReason;
 use crate::exec::local::{self, Here};
@@ -263,6 +264,10 @@ impl ReadHalf {
             return Some(Err(error));
         }
         body.home.count(Count::Reads, 1);
+        if layer::is_before_record(body, &error) {
+            self.more = true;
+            return Some(Err(layer::record_ahead()));
+        }
         if error.kind() == io::ErrorKind::WouldBlock {
             body.home.count(Count::Eagain, 1);
             // What was received comes before the reason (law 11), and now nothing is left. Every later read says the same.

@@ -1,17 +1,17 @@
 //! Kernel TLS: keys into a socket, and records of other kinds than data.
 //!
-//! Job: TCP_ULP, TLS_TX, and sendmsg with a record type. State owned: none. Thread class: any thread (who may send is
+//! Job: TCP_ULP, TLS_TX, TLS_RX, and sendmsg and recvmsg with a record type. State owned: none. Thread class: any thread (who may send is
 //! decided by the flush word). Laws kept: 15; no SIGPIPE ever.
 #![allow(unsafe_code, reason = "sendmsg(2) with a control message that nix does not know")]
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 use nix::errno::Errno;
-use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::{TcpTlsTx, TcpUlp, TlsCryptoInfo};
+use nix::sys::socket::sockopt::{TcpTlsRx, TcpTlsTx, TcpUlp, TlsCryptoInfo};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, TlsGetRecordType, recvmsg, setsockopt};
 
 /// A cipher that the kernel knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +42,10 @@ pub struct KernelKeys<'a> {
 impl std::fmt::Debug for KernelKeys<'_> {
     /// Never the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KernelKeys").field("cipher", &self.cipher).field("sequence", &self.sequence).finish_non_exhaustive()
+        f.debug_struct("KernelKeys")
+            .field("cipher", &self.cipher)
+            .field("sequence", &self.sequence)
+            .finish_non_exhaustive()
     }
 }
 
@@ -95,6 +98,38 @@ pub(crate) fn install_tx(fd: BorrowedFd<'_>, keys: &KernelKeys<'_>) -> io::Resul
     super::retry(|| setsockopt(&fd, TcpTlsTx, &info))
 }
 
+/// What is received from now on is decrypted with these keys, what is queued already included; recv(2) delivers data, and
+/// fails with EIO at a record of another kind. On an error the socket stays as it was.
+pub(crate) fn install_rx(fd: BorrowedFd<'_>, keys: &KernelKeys<'_>) -> io::Result<()> {
+    let info = keys.info().ok_or(Errno::EINVAL)?;
+    super::retry(|| setsockopt(&fd, TcpTlsRx, &info))
+}
+
+/// Takes one record, of whatever kind: its kind and how many bytes of it `space` holds now. 16 KiB hold any.
+pub(crate) fn recv_record(fd: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<(u8, usize)> {
+    let mut control = nix::cmsg_space!(u8);
+    let mut slices = [IoSliceMut::new(space)];
+    super::retry(|| {
+        let message = recvmsg::<()>(fd.as_raw_fd(), &mut slices, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
+        let kind = message.cmsgs()?.find_map(|message| match message {
+            ControlMessageOwned::TlsGetRecordType(kind) => Some(kind),
+            _ => None,
+        });
+        Ok((kind.map_or(23, number_of), message.bytes))
+    })
+}
+
+fn number_of(kind: TlsGetRecordType) -> u8 {
+    match kind {
+        TlsGetRecordType::ChangeCipherSpec => 20,
+        TlsGetRecordType::Alert => 21,
+        TlsGetRecordType::Handshake => 22,
+        TlsGetRecordType::ApplicationData => 23,
+        TlsGetRecordType::Unknown(kind) => kind,
+        _ => 0,
+    }
+}
+
 /// A control message with the type of a record.
 #[repr(C)]
 struct RecordType {
@@ -121,9 +156,7 @@ pub(crate) fn send_record(fd: BorrowedFd<'_>, kind: u8, body: &[u8]) -> io::Resu
     let n = super::retry(|| {
         // SAFETY: the message and all that it points to live in this frame, with their true lengths; sendmsg(2) only
         // reads them. The descriptor is borrowed, so it is open.
-        let n = unsafe {
-            libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-        };
+        let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
         Errno::result(n)
     })?;
     Ok(usize::try_from(n).unwrap_or(0))

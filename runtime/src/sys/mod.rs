@@ -14,7 +14,7 @@
 //! | [`eventfd`] | `eventfd2`, and its `read` and `write` |
 //! | [`mod@file`] | `sendfile`, `fstat`, and `pthread_sigmask`, `sigtimedwait`, `sigpending` around it |
 //! | [`io`] | `recv`, `send`, `sendmsg` |
-//! | [`ktls`] | `setsockopt(TCP_ULP, TLS_TX)`, `sendmsg` with a record type |
+//! | [`ktls`] | `setsockopt(TCP_ULP, TLS_TX, TLS_RX)`, `sendmsg` and `recvmsg` with a record type |
 //! | [`socket`] | `socket`, `bind`, `listen`, `accept4`, `connect`, `shutdown`, `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `ioctl(SIOCOUTQ)`, `fcntl(F_GETFL, F_SETFL)` |
 //! | [`affinity`] | `sched_getaffinity`, `sched_setaffinity` |
 //! | [`limits`] | `getrlimit`, `setrlimit` |

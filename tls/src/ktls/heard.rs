@@ -1,6 +1,6 @@
 //! What BoringSSL learns and says while the kernel makes the records.
 //!
-//! State: the secret of what is sent; an alert that BoringSSL would have sent; whether the peer has asked for new keys. It
+//! State: the secrets of what is sent and received; an alert that BoringSSL would have sent; whether the peer has asked for new keys. It
 //! is attached to BoringSSL's session. Who touches it: callbacks of BoringSSL, within calls of whoever holds the session lock
 //! (or makes the handshake), and the same afterwards. Thread class: any thread. Laws: 14.
 //!
@@ -31,7 +31,8 @@ impl Drop for Secret {
 /// See the module's text.
 #[derive(Default)]
 struct Heard {
-    secret: Option<Secret>,
+    sent: Option<Secret>,
+    received: Option<Secret>,
     alert: Option<[u8; 2]>,
     wants_keys: bool,
 }
@@ -55,12 +56,18 @@ pub(crate) fn listen(ssl: &mut SslRef) {
 
 /// A line of the key log: `LABEL CLIENT_RANDOM SECRET`, the last two in hexadecimal digits.
 pub(crate) fn key_line(ssl: &SslRef, line: &str) {
-    let ours = if ssl.is_server() { "SERVER_TRAFFIC_SECRET_0" } else { "CLIENT_TRAFFIC_SECRET_0" };
     let mut words = line.split(' ');
-    if words.next() == Some(ours)
-        && let Some(mut heard) = heard(ssl)
-    {
-        heard.secret = words.nth(1).and_then(from_hex).map(Secret);
+    let by_server = match words.next() {
+        Some("SERVER_TRAFFIC_SECRET_0") => true,
+        Some("CLIENT_TRAFFIC_SECRET_0") => false,
+        _ => return,
+    };
+    let Some(mut heard) = heard(ssl) else { return };
+    let secret = words.nth(1).and_then(from_hex).map(Secret);
+    if by_server == ssl.is_server() {
+        heard.sent = secret;
+    } else {
+        heard.received = secret;
     }
 }
 
@@ -87,8 +94,9 @@ pub(crate) fn message(ssl: &SslRef, sent: bool, kind: u8, body: &[u8]) {
     }
 }
 
-pub(crate) fn take_secret(ssl: &SslRef) -> Option<Secret> {
-    heard(ssl)?.secret.take()
+pub(crate) fn take_secret(ssl: &SslRef, sent: bool) -> Option<Secret> {
+    let mut heard = heard(ssl)?;
+    if sent { heard.sent.take() } else { heard.received.take() }
 }
 
 pub(crate) fn take_alert(ssl: &SslRef) -> Option<[u8; 2]> {

@@ -1,4 +1,4 @@
-//! The keys of what is sent, from what BoringSSL tells of a session.
+//! The keys of one direction, from what BoringSSL tells of a session.
 //!
 //! Job: RFC 8446, 7.3 (TLS 1.3) and RFC 5246, 6.3 (TLS 1.2). State: none; key material is wiped when dropped. Thread
 //! class: pure, but that BoringSSL's session is asked.
@@ -31,15 +31,15 @@ impl Keys {
     }
 }
 
-/// The keys of the next record that this side sends. Everything that BoringSSL has to send must be written.
-pub(crate) fn of_writer(ssl: &SslRef) -> Result<Keys, &'static str> {
+/// The keys of the next record that this side sends, or receives. Everything that BoringSSL has to send must be written.
+pub(crate) fn of(ssl: &SslRef, sent: bool) -> Result<Keys, &'static str> {
     let suite = ssl.current_cipher().map_or(0, |cipher| cipher.protocol_id());
     let cipher = cipher_of(suite).ok_or("the kernel does not know the cipher suite")?;
-    let sequence = ffi::write_sequence(ssl);
+    let sequence = ffi::sequence(ssl, sent);
     let len = if cipher == KernelCipher::Aes128Gcm { 16 } else { 32 };
     let mut nonce = [0; 12];
     if TlsVersion::of(ssl.version2()) == TlsVersion::V1_3 {
-        let secret = heard::take_secret(ssl).ok_or("BoringSSL has not told the traffic secret")?;
+        let secret = heard::take_secret(ssl, sent).ok_or("BoringSSL has not told the traffic secret")?;
         let mut key = vec![0; len];
         // The suite with AES-256 is the one with SHA-384.
         let sha384 = cipher == KernelCipher::Aes256Gcm;
@@ -51,7 +51,7 @@ pub(crate) fn of_writer(ssl: &SslRef) -> Result<Keys, &'static str> {
     let fixed = if cipher == KernelCipher::ChaCha20Poly1305 { 12 } else { 4 };
     let mut block = ffi::key_block(ssl).ok_or("BoringSSL has not told the key block")?;
     // client key, server key, client nonce, server nonce: there are no keys for a MAC.
-    let side = usize::from(ssl.is_server());
+    let side = usize::from(ssl.is_server() == sent);
     let (key_at, nonce_at) = (side * len, 2 * len + side * fixed);
     let parts = block.get(key_at..key_at + len).zip(block.get(nonce_at..nonce_at + fixed));
     let keys = parts.map(|(key, part)| {

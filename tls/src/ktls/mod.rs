@@ -3,8 +3,10 @@
 //! Job: the option, the hand-over of the keys after a handshake, and why there is none. State: `Uses`, a configuration's
 //! counts. Who touches it: handshakes at their end. Thread class: any thread. Laws: 14, 16 (fallbacks are counted).
 
+pub(crate) mod exact;
 pub(crate) mod heard;
 mod keys;
+pub(crate) mod records;
 
 use boring::ssl::SslRef;
 use epoxide::layer::Queue;
@@ -28,7 +30,8 @@ pub enum Ktls {
     /// asks for new keys (TLS 1.3, rare) is sent a close_notify instead: later writes fail with
     /// [`TlsError::KeyUpdate`](crate::TlsError::KeyUpdate), reads go on.
     Tx,
-    /// The kernel decrypts, too. Not supported yet: `build()` refuses it.
+    /// The kernel decrypts what is received, too, so a read is a plain recv(2). Then any KeyUpdate of the peer ends the
+    /// session: reads fail with [`TlsError::KeyUpdate`](crate::TlsError::KeyUpdate), too.
     TxRx,
 }
 
@@ -48,27 +51,40 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    /// After the handshake, with everything written so far in the socket: the kernel gets the keys of what is sent. False:
-    /// it does not take them, and nothing has changed.
-    pub(crate) fn hand_over(&self, ssl: &mut SslRef, queue: &Queue) -> bool {
-        let installed = match keys::of_writer(ssl) {
-            Ok(keys) => queue.install_tx(&keys.for_kernel()),
-            Err(reason) => Err(io::Error::other(reason)),
+    /// After the handshake, with everything written so far in the socket, and nothing received beyond it (`exact`): the
+    /// kernel gets the keys that it is to have. What it does not take is done here, and nothing has changed for it.
+    pub(crate) fn hand_over(&self, ktls: Ktls, ssl: &SslRef, queue: &Queue, exact: bool) -> Kernel {
+        let sent = keys::of(ssl, true).map_err(io::Error::other).and_then(|keys| queue.install_tx(&keys.for_kernel()));
+        let received = match (ktls, &sent) {
+            (Ktls::TxRx, Ok(())) if exact => {
+                let keys = keys::of(ssl, false).map_err(io::Error::other);
+                Some(keys.and_then(|keys| queue.install_rx(&keys.for_kernel())))
+            }
+            (Ktls::TxRx, Ok(())) => Some(Err(io::Error::other("the peer sent more than its handshake"))),
+            _ => None,
         };
-        match installed {
+        let kernel = Kernel { tx: sent.is_ok(), rx: matches!(received, Some(Ok(()))) };
+        match sent.and(received.unwrap_or(Ok(()))) {
             Ok(()) => {
                 self.kernel.fetch_add(1, Ordering::Relaxed);
-                true
             }
             Err(error) => {
                 self.fallbacks.fetch_add(1, Ordering::Relaxed);
                 if !self.said.swap(true, Ordering::Relaxed) {
-                    eprintln!("epoxide-tls: kernel TLS is not used: {}; sessions are encrypted in user space", why(&error));
+                    let what = if kernel.tx { "to decrypt" } else { "at all" };
+                    eprintln!("epoxide-tls: kernel TLS is not used {what}: {}; this process does it", why(&error));
                 }
-                false
             }
         }
+        kernel
     }
+}
+
+/// What the kernel does for a session.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Kernel {
+    pub(crate) tx: bool,
+    pub(crate) rx: bool,
 }
 
 /// What to do about it.

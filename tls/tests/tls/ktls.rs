@@ -11,7 +11,7 @@ use boring::sha::sha256;
 use boring::ssl::{ShutdownState, SslVersion};
 use epoxide::Connection;
 use epoxide_tests_e2e::{Case, moved_to_workers, wait_until};
-use epoxide_tls::{Ktls, TlsConfig, TlsConnection, TlsError, TlsVersion};
+use epoxide_tls::{ClientAuth, Ktls, TlsConfig, TlsConnection, TlsError, TlsVersion};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -49,6 +49,9 @@ fn assert_asked(config: &TlsConfig, n: u64) {
     assert_eq!((config.ktls_sessions(), config.ktls_fallbacks()), expected, "(by the kernel, by this process)");
 }
 
+/// What the kernel may be asked for.
+const BOTH: [Ktls; 2] = [Ktls::Tx, Ktls::TxRx];
+
 fn context(world: &World) -> boring::ssl::SslContext {
     client::context(&world.authority, |_| {})
 }
@@ -80,10 +83,10 @@ const SUITES: [(TlsVersion, &str); 6] = [
 fn every_suite_of_both_versions_on_reactor_and_worker() {
     let case = Case::start();
     let world = World::new();
-    let before = tls_stat("TlsTxSw");
-    for on_workers in [false, true] {
+    let (before, faults) = ((tls_stat("TlsTxSw"), tls_stat("TlsRxSw")), tls_stat("TlsDecryptError"));
+    for (ktls, on_workers) in [(Ktls::Tx, false), (Ktls::Tx, true), (Ktls::TxRx, false), (Ktls::TxRx, true)] {
         for (version, suite) in SUITES {
-            let config = world.options().suites([suite]).ktls(Ktls::Tx).build().unwrap();
+            let config = world.options().suites([suite]).ktls(ktls).build().unwrap();
             let (tell, facts) = channel();
             let accept = config.clone();
             let handler = move |conn: Connection| {
@@ -105,6 +108,7 @@ fn every_suite_of_both_versions_on_reactor_and_worker() {
             echo_through(&mut client, &pattern(200_000));
             let facts = facts.recv_timeout(HANG).unwrap();
             assert_eq!((facts.version(), facts.suite(), facts.kernel_tx()), (version, suite, kernel_has_tls()));
+            assert_eq!(facts.kernel_rx(), kernel_has_tls() && ktls == Ktls::TxRx);
             assert_asked(&config, 1);
             client.shutdown().unwrap();
             assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "the server's end");
@@ -112,8 +116,8 @@ fn every_suite_of_both_versions_on_reactor_and_worker() {
         }
     }
     if kernel_has_tls() {
-        assert!(tls_stat("TlsTxSw") >= before + 12, "the kernel has counted them");
-        assert_eq!(tls_stat("TlsDecryptError"), 0);
+        assert_eq!((tls_stat("TlsTxSw"), tls_stat("TlsRxSw")), (before.0 + 24, before.1 + 12));
+        assert_eq!(tls_stat("TlsDecryptError"), faults);
     }
 }
 
@@ -122,14 +126,17 @@ fn every_suite_of_both_versions_on_reactor_and_worker() {
 fn sessions_are_resumed_at_both_ends() {
     let case = Case::start();
     let world = World::new();
-    for version in [TlsVersion::V1_3, TlsVersion::V1_2] {
-        let config = world.options().max_version(version).ktls(Ktls::Tx).build().unwrap();
+    for (version, ktls) in
+        [TlsVersion::V1_3, TlsVersion::V1_2].into_iter().flat_map(|version| BOTH.map(|ktls| (version, ktls)))
+    {
+        let config = world.options().max_version(version).ktls(ktls).build().unwrap();
         let (server, _ends) = serve(&case, &config, answer_requests);
-        let client = world.client().ktls(Ktls::Tx).build().unwrap();
+        let client = world.client().ktls(ktls).build().unwrap();
         let asked: Vec<_> = (0..3).map(|_| ask_once(&client, server.addr(), "localhost").unwrap()).collect();
         let resumed: Vec<_> = asked.iter().map(|facts| facts.resumed()).collect();
         assert_eq!(resumed, [false, true, true], "{version}");
         assert!(asked.iter().all(|facts| facts.kernel_tx() == kernel_has_tls()));
+        assert!(asked.iter().all(|facts| facts.kernel_rx() == (kernel_has_tls() && ktls == Ktls::TxRx)));
         assert_asked(&config, 3);
         assert_asked(&client, 3);
     }
@@ -146,9 +153,9 @@ fn sessions_are_resumed_at_both_ends() {
 fn a_request_that_comes_with_the_handshake_is_served_once() {
     let case = Case::start();
     let world = World::new();
-    let config = world.options().ktls(Ktls::Tx).build().unwrap();
-    let (server, ends) = serve(&case, &config, answer_requests);
-    for byte_by_byte in [false, true] {
+    for (ktls, byte_by_byte) in BOTH.into_iter().flat_map(|ktls| [(ktls, false), (ktls, true)]) {
+        let config = world.options().ktls(ktls).build().unwrap();
+        let (server, ends) = serve(&case, &config, answer_requests);
         let mut client = connect(server.addr(), &context(&world));
         if byte_by_byte {
             for byte in GET.as_bytes() {
@@ -162,22 +169,8 @@ fn a_request_that_comes_with_the_handshake_is_served_once() {
         client.read_to_string(&mut text).unwrap();
         assert_eq!(text.matches("tls-ok").count(), if byte_by_byte { 1 } else { 3 }, "{text}");
         ends.recv_timeout(HANG).unwrap().unwrap();
+        assert_asked(&config, 1);
     }
-    assert_asked(&config, 2);
-}
-
-#[test]
-fn what_cannot_be_honoured_is_refused_by_name() {
-    let _case = Case::start();
-    let world = World::new();
-    for error in [
-        world.options().ktls(Ktls::TxRx).build().unwrap_err(),
-        world.client().ktls(Ktls::TxRx).build().unwrap_err(),
-    ] {
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains("`ktls`: TxRx"), "{error}");
-    }
-    world.options().ktls(Ktls::Off).build().unwrap();
 }
 
 /// A file with a pattern, and the descriptor to send it by.
@@ -335,8 +328,9 @@ fn a_slow_client_gets_everything_before_the_end() {
 fn a_bad_record_is_answered_with_an_alert() {
     let case = Case::start();
     let world = World::new();
-    for version in [SslVersion::TLS1_2, SslVersion::TLS1_3] {
-        let config = world.options().ktls(Ktls::Tx).build().unwrap();
+    let versions = [SslVersion::TLS1_2, SslVersion::TLS1_3];
+    for (ktls, version) in BOTH.into_iter().flat_map(|ktls| versions.map(|version| (ktls, version))) {
+        let config = world.options().ktls(ktls).build().unwrap();
         let (server, ends) = serve(&case, &config, answer_requests);
         let context = client::context(&world.authority, |context| {
             context.set_max_proto_version(Some(version)).unwrap();
@@ -348,9 +342,41 @@ fn a_bad_record_is_answered_with_an_alert() {
         client.get_ref().write_all(&record).unwrap();
         let error = ends.recv_timeout(HANG).unwrap().unwrap_err();
         assert!(matches!(TlsError::of(&error), Some(TlsError::Decrypt { .. })), "{error}");
-        let error = client.read(&mut [0; 16]).unwrap_err();
-        assert!(error.to_string().contains("ALERT_BAD_RECORD_MAC"), "{error}");
+        if kernel_has_tls() && ktls == Ktls::TxRx {
+            // The kernel then sends nothing more, either: the connection ends without a word.
+            assert!(error.to_string().contains("a bad record"), "{error}");
+            let end = client.read(&mut [0; 16]);
+            assert!(!client.get_shutdown().contains(ShutdownState::RECEIVED), "{end:?}");
+        } else {
+            let error = client.read(&mut [0; 16]).unwrap_err();
+            assert!(error.to_string().contains("ALERT_BAD_RECORD_MAC"), "{error}");
+        }
         assert_asked(&config, 1);
+    }
+}
+
+/// What is no record at all: an error of its own, for the reader and for whoever writes afterwards.
+#[test]
+fn what_is_no_record_ends_the_session_both_ways() {
+    let case = Case::start();
+    let world = World::new();
+    for ktls in BOTH {
+        let (server, ends) = serve(&case, &world.options().ktls(ktls).build().unwrap(), |mut conn| async move {
+            let first = conn.read().await.map(drop).unwrap_err();
+            conn.stage(b"more")?;
+            let written = conn.flush().await.unwrap_err();
+            assert_eq!(TlsError::of(&written), TlsError::of(&first), "{written}");
+            Err(first)
+        });
+        for bytes in [&GET.as_bytes()[..], &[23, 3, 3, 0x48, 0, 1, 2, 3], &[99, 3, 3, 0, 1, 0]] {
+            let client = connect(server.addr(), &context(&world));
+            let mut socket = client.get_ref();
+            socket.write_all(bytes).unwrap();
+            // A kernel waits for a whole record where the length is one that may be.
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+            let error = ends.recv_timeout(HANG).unwrap().unwrap_err();
+            assert!(matches!(TlsError::of(&error), Some(TlsError::Decrypt { .. })), "{ktls:?} {bytes:?}: {error}");
+        }
     }
 }
 
@@ -358,12 +384,91 @@ fn a_bad_record_is_answered_with_an_alert() {
 fn a_fin_without_a_close_notify_is_a_cut() {
     let case = Case::start();
     let world = World::new();
-    let (server, ends) = serve(&case, &world.options().ktls(Ktls::Tx).build().unwrap(), echo);
+    for ktls in BOTH {
+        let (server, ends) = serve(&case, &world.options().ktls(ktls).build().unwrap(), echo);
+        for in_a_record in [false, true] {
+            let mut client = connect(server.addr(), &context(&world));
+            echo_through(&mut client, b"whole");
+            if in_a_record {
+                client.get_ref().write_all(&[23, 3, 3, 0, 40, 1, 2, 3]).unwrap();
+            }
+            client.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
+            let error = ends.recv_timeout(HANG).unwrap().unwrap_err();
+            assert_eq!(TlsError::of(&error), Some(&TlsError::Truncated), "{ktls:?}");
+        }
+    }
+}
+
+/// In TLS 1.3 a client's handshake is done before the server has looked at its certificate: the alert comes as a record.
+#[test]
+fn an_alert_is_an_error_that_names_it() {
+    let case = Case::start();
+    let world = World::new();
+    let auth = world.options().client_auth(ClientAuth::Required, world.authority.chain());
+    let (server, ends) = serve(&case, &auth.build().unwrap(), echo);
+    for ktls in BOTH {
+        let config = world.client().ktls(ktls).build().unwrap();
+        let error = epoxide::block_on(async {
+            let mut conn = config.connect(server.addr(), "localhost").await.unwrap();
+            let by_kernel = conn.facts().kernel_rx();
+            assert_eq!(by_kernel, kernel_has_tls() && ktls == Ktls::TxRx);
+            let first = conn.read().await.map(drop).unwrap_err();
+            assert_eq!(conn.read().await.map(drop).unwrap_err().to_string(), first.to_string());
+            first
+        });
+        assert!(matches!(TlsError::of(&error), Some(TlsError::Decrypt { .. })), "{error}");
+        assert!(error.to_string().to_lowercase().replace('_', " ").contains("certificate required"), "{error}");
+        assert!(ends.recv_timeout(HANG).unwrap().is_err());
+    }
+}
+
+/// The kernel that decrypts keeps its keys, too: data before the peer's KeyUpdate is read, then that is the error.
+#[test]
+fn a_peer_that_renews_its_keys_ends_a_session_that_the_kernel_decrypts() {
+    let case = Case::start();
+    let world = World::new();
+    let config = world.options().ktls(Ktls::TxRx).build().unwrap();
+    let (server, ends) = serve(&case, &config, echo);
+    let off = world.client().ktls(Ktls::Off).build().unwrap();
+    epoxide::block_on(async {
+        let mut conn = off.connect(server.addr(), "localhost").await.unwrap();
+        conn.send_all(b"before").await.unwrap();
+        assert_eq!(&conn.read().await.unwrap().unwrap()[..], b"before");
+        conn.update_keys(false).unwrap();
+        conn.send_all(b"after").await.unwrap();
+        let back = conn.read().await.unwrap().map(|data| data.to_vec());
+        assert_eq!(back, (!kernel_has_tls()).then(|| b"after".to_vec()), "a clean end, or the echo");
+        if back.is_some() {
+            conn.shutdown().await.unwrap();
+        }
+    });
+    match ends.recv_timeout(HANG).unwrap() {
+        Ok(()) => assert!(!kernel_has_tls()),
+        Err(error) => {
+            assert!(kernel_has_tls(), "{error}");
+            assert_eq!(TlsError::of(&error), Some(&TlsError::KeyUpdate));
+        }
+    }
+}
+
+/// What a handler that is gone leaves unread is taken before the socket closes: the last answer arrives whole.
+#[test]
+fn letting_go_takes_the_peers_end() {
+    let case = Case::start();
+    let world = World::new();
+    let config = world.options().ktls(Ktls::TxRx).build().unwrap();
+    let (server, ends) = serve(&case, &config, |mut conn: TlsConnection| async move {
+        conn.read().await?.expect("a request");
+        conn.send_all(&pattern(100_000)).await
+    });
     let mut client = connect(server.addr(), &context(&world));
-    echo_through(&mut client, b"whole");
-    client.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
-    let error = ends.recv_timeout(HANG).unwrap().unwrap_err();
-    assert_eq!(TlsError::of(&error), Some(&TlsError::Truncated));
+    client.write_all(b"request").unwrap();
+    ends.recv_timeout(HANG).unwrap().unwrap();
+    client.write_all(&pattern(50_000)).unwrap();
+    client.shutdown().unwrap();
+    assert!(read_out(&mut client) == pattern(100_000));
+    drop(client);
+    assert!(wait_until(HANG, || server.stats().open == 0), "it lingers");
 }
 
 /// The kernel keeps its keys: who asks for new ones gets a clean end. Without the kernel they are renewed.
@@ -427,6 +532,7 @@ fn a_peer_that_asks_for_new_keys() {
 /// It is said once, however many sessions fall back. In a process of its own, whose standard error can be read.
 #[test]
 fn a_fallback_is_said_once() {
+    let case = Case::start();
     if kernel_has_tls() {
         eprintln!("skipped: this kernel has TLS, so nothing falls back");
         return;
@@ -435,9 +541,10 @@ fn a_fallback_is_said_once() {
     let arguments = ["--exact", "ktls::sessions_are_resumed_at_both_ends", "--nocapture"];
     let text = Program::start(me.to_str().unwrap(), &arguments).end();
     assert!(text.contains("1 passed"), "{text}");
-    // Five configurations, thirteen sessions.
-    assert_eq!(text.matches("epoxide-tls: kernel TLS is not used: ").count(), 5, "{text}");
+    // Nine configurations, 25 sessions.
+    assert_eq!(text.matches("epoxide-tls: kernel TLS is not used at all: ").count(), 9, "{text}");
     assert!(text.contains("modprobe tls"), "{text}");
+    drop(case);
 }
 
 /// 16 MiB to OpenSSL's client.
@@ -501,14 +608,15 @@ fn openssl_s_server_and_a_client_by_the_kernel() {
     }
     let world = World::new();
     let files = Files::of(&world, "ktls_server");
-    for version in ["-tls1_2", "-tls1_3"] {
+    for (version, ktls) in ["-tls1_2", "-tls1_3"].into_iter().flat_map(|version| BOTH.map(|ktls| (version, ktls))) {
         let (cert, key) = (files.path("server.pem"), files.path("server.key"));
         let common = ["s_server", "-accept", "127.0.0.1:0", "-cert", &cert, "-key", &key, "-rev", version];
         let mut server = Program::start("openssl", &common);
-        let config = world.client().ktls(Ktls::Tx).build().unwrap();
+        let config = world.client().ktls(ktls).build().unwrap();
         let addr = server.accept_addr();
+        let mut resumed = Vec::new();
         for _ in 0..2 {
-            epoxide::block_on(async {
+            resumed.push(epoxide::block_on(async {
                 let mut conn = config.connect(addr, "localhost").await.unwrap();
                 for _ in 0..3 {
                     conn.send_all(b"stressed\n").await.unwrap();
@@ -519,8 +627,11 @@ fn openssl_s_server_and_a_client_by_the_kernel() {
                     assert_eq!(back, b"desserts\n");
                 }
                 conn.shutdown().await.unwrap();
-            });
+                while conn.read().await.unwrap().is_some() {}
+                conn.facts().resumed()
+            }));
         }
+        assert_eq!(resumed, [false, true], "{version} {ktls:?}");
         assert_asked(&config, 2);
     }
     drop(case);
@@ -567,11 +678,12 @@ fn the_kernel_counts_what_it_encrypts() {
         return;
     }
     let world = World::new();
-    for (ktls, more) in [(Ktls::Off, 0), (Ktls::Tx, 1)] {
+    for (ktls, more) in [(Ktls::Off, (0, 0)), (Ktls::Tx, (1, 0)), (Ktls::TxRx, (1, 1))] {
         let config = world.options().ktls(ktls).build().unwrap();
         let (server, _ends) = serve(&case, &config, answer_requests);
-        let before = tls_stat("TlsTxSw");
+        let before = (tls_stat("TlsTxSw"), tls_stat("TlsRxSw"));
         ask(&mut connect(server.addr(), &context(&world)), GET).unwrap();
-        assert_eq!(tls_stat("TlsTxSw"), before + more, "{ktls:?}");
+        let after = (tls_stat("TlsTxSw"), tls_stat("TlsRxSw"));
+        assert_eq!(after, (before.0 + more.0, before.1 + more.1), "{ktls:?}");
     }
 }

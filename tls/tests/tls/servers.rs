@@ -30,11 +30,12 @@ impl World {
     }
 }
 
-/// `EPOXIDE_KTLS=tx` runs every test under kernel TLS that does not say otherwise: see `ci/ktls`.
+/// `EPOXIDE_KTLS=tx` (or `txrx`) runs every test under kernel TLS that does not say otherwise: see `ci/ktls`.
 pub(crate) fn ktls_of_run() -> Ktls {
     match std::env::var("EPOXIDE_KTLS").as_deref() {
         Ok("tx") => Ktls::Tx,
-        Ok(other) => panic!("EPOXIDE_KTLS={other}: tx, or unset"),
+        Ok("txrx") => Ktls::TxRx,
+        Ok(other) => panic!("EPOXIDE_KTLS={other}: tx, txrx, or unset"),
         Err(_) => Ktls::Off,
     }
 }
