@@ -136,7 +136,7 @@ impl UnderWay {
                 return Poll::Ready(Ok(()));
             }
             if self.ready {
-                if !take_step(STEPS) {
+                if (self.ktls != Ktls::TxRx || self.exact.is_whole()) && !take_step(STEPS) {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }

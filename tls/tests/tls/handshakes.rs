@@ -113,7 +113,8 @@ fn a_reactor_makes_a_limited_number_of_steps_in_a_pass() {
         let mut counted = Vec::new();
         for _ in 0..3 {
             counted.push(steps(10));
-            epoxide::time::sleep(Duration::from_millis(1)).await;
+            // Longer than the steps take, or it would be over within the same pass.
+            epoxide::time::sleep(Duration::from_millis(50)).await;
         }
         counted
     });

@@ -10,7 +10,7 @@ use crate::servers::{World, answer_requests, echo, serve};
 use boring::sha::sha256;
 use boring::ssl::{ShutdownState, SslVersion};
 use epoxide::Connection;
-use epoxide_tests_e2e::{Case, moved_to_workers, wait_until};
+use epoxide_tests_e2e::{Case, moved_to_workers, rounds, wait_until};
 use epoxide_tls::{ClientAuth, Ktls, TlsConfig, TlsConnection, TlsError, TlsVersion};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -304,7 +304,7 @@ fn a_slow_client_gets_everything_before_the_end() {
                 }
             });
         });
-        for _ in 0..5 {
+        for _ in 0..(rounds() / 100).max(5) {
             let mut client = connect(server.addr(), &context(&world));
             let mut all = Vec::new();
             let mut chunk = [0; 3000];
