@@ -22,7 +22,7 @@ or directories named for tests or loom) is free of arrows, syscalls, atomics and
 import argparse, pathlib, re, sys, tempfile
 
 # Room -> rooms it may use. Arrows go one way: sys, sync, id, error <- buf, exec, time <- conn <- reactor <- runtime.
-LEAVES = {"sys", "sync", "id", "error", "config", "stats"}
+LEAVES = {"sys", "sync", "id", "error", "config", "stats", "trace"}
 ARROWS = {
     "id": set(),
     "error": {"id", "sys"},
@@ -32,7 +32,9 @@ ARROWS = {
     "config": {"id", "error", "sys"},
     # stats shows the pool's gauges; so the pool must not count there.
     "stats": {"id", "sync", "buf"},
-    "buf": LEAVES - {"stats"},
+    # What the feature `tracing` tells: subscribers are user code, so only rooms that may run it.
+    "trace": {"id", "error", "sync"},
+    "buf": LEAVES - {"stats", "trace"},
     "exec": LEAVES | {"buf"},
     "time": LEAVES | {"exec"},
     "conn": LEAVES | {"buf", "exec", "time"},

@@ -18,8 +18,11 @@ URING = {"monoio_uring", "compio_uring"}
 OWN = ["raw", "pipe"]
 
 
-def build_own():
-    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples"] + [f"--bin={name}" for name in OWN], cwd=ROOT, check=True)
+def build(samples):
+    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples"] + [f"--bin={name}" for name in samples], cwd=ROOT, check=True)
+
+
+def build_own(): build(OWN)
 
 
 def build_peers():

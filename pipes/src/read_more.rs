@@ -78,6 +78,7 @@ impl<R: Receive> PipeReader<R> {
             let text = format!("{n} bytes at once are wanted and max_held is {limit}: raise it or read less");
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
         }
+        self.begin_wait();
         while self.held_len() < n {
             let told = poll_fn(|cx| self.poll_grow(cx)).await?;
             if told != Told::Bytes {
@@ -90,6 +91,7 @@ impl<R: Receive> PipeReader<R> {
 
     /// The length up to the delimiter's end, and how the wait for it ended.
     async fn grow_until(&mut self, delimiter: &[u8], limit: usize) -> io::Result<(usize, Told)> {
+        self.begin_wait();
         loop {
             // What was searched already cannot hold a whole delimiter, only its beginning.
             let searched = (self.held_len() + 1).saturating_sub(delimiter.len());

@@ -71,6 +71,7 @@ impl<R: Receive> PipeReader<R> {
     /// # Cancel safety
     /// Nothing is lost or repeated when the future is dropped.
     pub fn read_slice<'a>(&'a mut self, space: &'a mut [u8]) -> ReadSlice<'a, R> {
+        self.begin_wait();
         ReadSlice { reader: self, space }
     }
 }

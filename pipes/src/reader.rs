@@ -136,12 +136,14 @@ impl<R: Receive> PipeReader<R> {
     /// # Cancel safety
     /// Nothing is lost or repeated when the future is dropped.
     pub fn read(&mut self) -> ReadPipe<'_, R> {
+        self.begin_wait();
         ReadPipe { reader: Some(self), idle: false }
     }
 
     /// The same, and says that no request is in progress: when the runtime drains and nothing is held, it returns with
     /// `end` set.
     pub fn read_idle(&mut self) -> ReadPipe<'_, R> {
+        self.begin_wait();
         ReadPipe { reader: Some(self), idle: true }
     }
 
@@ -248,6 +250,11 @@ impl<R: Receive> PipeReader<R> {
     /// Resolves when the connection's runtime drains.
     pub fn draining(&self) -> Draining {
         self.half.draining()
+    }
+
+    #[inline]
+    pub(crate) fn begin_wait(&mut self) {
+        self.half.begin_wait();
     }
 
     /// Would a read return without receiving?

@@ -4,7 +4,9 @@
 //! Thread class: any thread, one reader and one writer at a time (`&mut self`).
 
 use bytes::Bytes;
-use epoxide::{CloseHandle, Connection, Draining, ReadHalf, RecvBuf, Reserved, StagedLimit, WriteHalf};
+use epoxide::{
+    CloseHandle, Connection, Draining, ReadHalf, ReadTimeoutSuspended, RecvBuf, Reserved, StagedLimit, WriteHalf,
+};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -45,11 +47,20 @@ pub trait Receive: Send + 'static {
     /// [`io::ErrorKind::WouldBlock`] when nothing is known to be there; else why the connection ended.
     fn try_receive(&mut self) -> io::Result<Option<RecvBuf>>;
 
+    /// A new wait begins: polls before it, given up meanwhile, do not count for the connection's `read_timeout`. Without
+    /// it polls that find nothing are one wait.
+    fn begin_wait(&mut self) {}
+
     /// A handle that closes or resets the connection from any thread.
     fn close_handle(&self) -> CloseHandle;
 
     /// Resolves when the connection's runtime drains.
     fn draining(&self) -> Draining;
+
+    /// Holds the read clock while the guard lives. `None`: the transport has no such clock.
+    fn suspend_read_timeout(&self) -> Option<ReadTimeoutSuspended> {
+        None
+    }
 }
 
 /// The sending half of a connection.
@@ -114,6 +125,12 @@ pub trait Transmit: Send + 'static {
 
     /// A handle that closes or resets the connection from any thread.
     fn close_handle(&self) -> CloseHandle;
+
+    /// Bytes a second that the peer must take on average over every 5 s of a waiting flush; 0 is off. A transport
+    /// without such a clock does nothing.
+    fn set_min_send_rate(&self, bytes_per_second: u64) {
+        let _ = bytes_per_second;
+    }
 }
 
 /// A connection that falls into its two halves.
@@ -135,19 +152,24 @@ impl Receive for ReadHalf {
 
     #[inline]
     fn poll_receive_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
-        Pin::new(&mut self.read_idle()).poll(cx)
+        self.poll_read_idle(cx)
     }
 
     fn poll_receive_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.read_more(buf)).poll(cx)
+        self.poll_read_more(cx, buf)
     }
 
     fn poll_receive_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.read_slice(space)).poll(cx)
+        self.poll_read_slice(cx, space)
     }
 
     fn try_receive(&mut self) -> io::Result<Option<RecvBuf>> {
         self.try_read()
+    }
+
+    #[inline]
+    fn begin_wait(&mut self) {
+        Self::begin_wait(self);
     }
 
     fn close_handle(&self) -> CloseHandle {
@@ -156,6 +178,10 @@ impl Receive for ReadHalf {
 
     fn draining(&self) -> Draining {
         Self::draining(self)
+    }
+
+    fn suspend_read_timeout(&self) -> Option<ReadTimeoutSuspended> {
+        Some(Self::suspend_read_timeout(self))
     }
 }
 
@@ -202,6 +228,10 @@ impl Transmit for WriteHalf {
 
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.shutdown()).poll(cx)
+    }
+
+    fn set_min_send_rate(&self, bytes_per_second: u64) {
+        Self::set_min_send_rate(self, bytes_per_second);
     }
 
     fn close_handle(&self) -> CloseHandle {

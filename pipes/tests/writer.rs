@@ -72,7 +72,8 @@ async fn stage_until_a_flush_waits(output: &mut PipeWriter) -> io::Result<usize>
             Poll::Ready(result) => Poll::Ready(result.map(|_| false)),
             Poll::Pending => Poll::Ready(Ok(true)),
         });
-        if parked.await? {
+        // A flush that only yields (its budget is used up) has sent everything.
+        if parked.await? && output.unsent_len() > 0 {
             return Ok(staged);
         }
     }

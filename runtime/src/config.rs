@@ -32,10 +32,19 @@ pub struct ReactorConfig {
     pub accept_budget: usize,
     /// Reads in a row that a connection may complete on a reactor thread before others get their turn. Default 16.
     pub read_budget: u32,
-    /// Bytes that one flush may send on a reactor thread before others get their turn. Default 256 KiB.
+    /// Before a read parks on a thread other than its reactor's, may one recv be tried? How often it is depends on how often
+    /// it brings something: [`Stats::probes`](crate::Stats::probes) and
+    /// [`probes_missed`](crate::Stats::probes_missed) tell. Default true.
+    pub optimistic_reads: bool,
+    /// Bytes that one flush, or flushes in a row, may send on a reactor thread before others get their turn. Default
+    /// 256 KiB.
     pub flush_budget: usize,
     /// Posts from other threads that may wait. Default 65 536.
     pub max_posts: usize,
+    /// How long a task may hold the loop before it is counted as a stall and told to
+    /// [`Builder::on_stall`](crate::Builder::on_stall): zero, or at least 10 ms, which the clock's steps may be. Default
+    /// 100 ms.
+    pub stall_threshold: Duration,
 }
 
 impl Default for ReactorConfig {
@@ -52,13 +61,17 @@ impl Default for ReactorConfig {
             task_budget: 1024,
             accept_budget: 64,
             read_budget: 16,
+            optimistic_reads: true,
             flush_budget: 256 * 1024,
             max_posts: 65_536,
+            stall_threshold: Duration::from_millis(100),
         }
     }
 }
 
 const GIB: usize = 1 << 30;
+/// What the coarse clock can tell: a tick of the kernel is at most 10 ms.
+const LEAST_STALL: Duration = Duration::from_millis(10);
 
 impl ReactorConfig {
     /// Refuses what cannot work, by name.
@@ -72,7 +85,15 @@ impl ReactorConfig {
         range("accept_budget", self.accept_budget, 1, at_least_one)?;
         range("read_budget", self.read_budget as usize, 1, u32::MAX as usize)?;
         range("flush_budget", self.flush_budget, 1, at_least_one)?;
-        range("max_posts", self.max_posts, 1, usize::MAX / 4)
+        range("max_posts", self.max_posts, 1, usize::MAX / 4)?;
+        let stall = self.stall_threshold;
+        if stall.is_zero() || stall >= LEAST_STALL {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("ReactorConfig::stall_threshold is {stall:?}: it must be zero (off) or at least {LEAST_STALL:?}"),
+        ))
     }
 }
 
@@ -105,6 +126,10 @@ mod tests {
             ("max_posts", |c, v| c.max_posts = v, 1, usize::MAX / 4),
         ];
         assert!(ReactorConfig::default().validate().is_ok());
+        let stall = |ms| ReactorConfig { stall_threshold: Duration::from_millis(ms), ..ReactorConfig::default() };
+        assert!(stall(0).validate().is_ok() && stall(10).validate().is_ok() && stall(u64::MAX).validate().is_ok());
+        let refused = stall(9).validate().unwrap_err();
+        assert!(refused.kind() == io::ErrorKind::InvalidInput && refused.to_string().contains("stall_threshold"));
         for (name, set, low, high) in fields {
             let with = |value| {
                 let mut config = ReactorConfig::default();

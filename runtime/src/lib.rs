@@ -33,6 +33,10 @@
 //! `sys, sync, id, error <- buf, exec, time <- conn <- reactor <- workers <- runtime`. The laws that the files cite by
 //! number are in `docs/LAWS.md` of the repository.
 //!
+//! # Features
+//! `tracing` (off by default) sends what happens to connections, listeners, tasks and reactors as events of the target
+//! `epoxide` to the subscriber of the crate `tracing`. It changes nothing else.
+//!
 //! unsafe rooms: sys
 
 mod buf;
@@ -47,6 +51,7 @@ mod stats;
 mod sync;
 mod sys;
 pub mod time;
+mod trace;
 
 /// Waiting for signals as a future.
 pub mod signal {
@@ -60,6 +65,13 @@ pub mod layer {
     pub use crate::conn::layer::{Layer, Queue, is_record_ahead, take_step};
     pub use crate::conn::send_file::check_range;
     pub use crate::sys::ktls::{KernelCipher, KernelKeys};
+}
+
+/// The fault seam, for this repository's own chaos tests: with `--cfg epoxide_chaos` only.
+#[cfg(epoxide_chaos)]
+#[doc(hidden)]
+pub mod chaos {
+    pub use crate::sys::chaos::{Call, EventFault, Fault, Faults, install, now, outstanding, skip};
 }
 
 #[cfg(doctest)]
@@ -77,6 +89,7 @@ pub use conn::deadline::ReadTimeoutSuspended;
 pub use conn::ending::CloseHandle;
 pub use conn::read_half::ReadHalf;
 pub use conn::read_ops::{Read, ReadMore, ReadSlice};
+pub use conn::rehome::{Rehome, RehomeError};
 pub use conn::send_file::SendFile;
 pub use conn::shared::{Refusal, SendOutcome, SharedLimits, SharedWriter};
 pub use conn::shared_wait::{Closed, SharedFlush};
@@ -89,6 +102,7 @@ pub use exec::handle::ReactorHandle;
 pub use exec::join::{AbortHandle, JoinError, JoinHandle, PanicPayload};
 pub use exec::spawn::{Outcome, YieldNow, spawn_local, yield_now};
 pub use id::ListenerId;
+pub use reactor::stall::{Stall, StalledBy};
 pub use runtime::builder::{Builder, OnThisThread, OnThreads};
 pub use runtime::listen::{ListenAddr, ListenOptions};
 pub use runtime::listener::{Accept, Incoming, Listener};

@@ -68,6 +68,8 @@ counters! {
     Accepted accepted,
     /// Connections that came otherwise: attempts to connect, `from_std`, `Listener::accept`.
     Adopted adopted,
+    /// Connections that came from another reactor by `rehome`; each of them was adopted too.
+    Rehomed rehomed,
     /// Connections made by `connect`.
     Connected connected,
     /// Connections closed: their descriptor's table slot was freed.
@@ -76,6 +78,10 @@ counters! {
     Reads reads,
     /// Those that found nothing (`EAGAIN`).
     Eagain eagain,
+    /// Those made off the reactor before a park, though nothing was known to be there (`ReactorConfig::optimistic_reads`).
+    Probes probes,
+    /// Those of the probes that found nothing.
+    ProbesMissed probes_missed,
     /// Calls of `send(2)`, `sendmsg(2)` and `sendfile(2)`, on any thread.
     Sends sends,
     /// Those that were `sendfile(2)`.
@@ -106,6 +112,10 @@ counters! {
     TaskPolls task_polls,
     /// Panics of user code that were caught.
     Panics panics,
+    /// Spawns refused at the end of a reactor: the destructors of its tasks spawned more than 10 000.
+    SpawnsRefused spawns_refused,
+    /// Passes that a task, or other user code, held longer than `stall_threshold`.
+    Stalls stalls,
     /// Handlers whose future returned an error.
     HandlerErrors handler_errors,
     /// Connections that a clock closed (read, send, deadline).

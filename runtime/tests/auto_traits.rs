@@ -7,9 +7,9 @@ use epoxide::{
     AbortHandle, Accept, Address, AsyncFd, Builder, CloseHandle, CloseReason, Closed, Connect, ConnectAddr,
     ConnectOptions, Connection, Draining, Flush, Incoming, JoinError, JoinHandle, ListenAddr, ListenOptions, Listener,
     ListenerId, NotReady, OnThisThread, PanicPayload, PostError, Reactor, ReactorConfig, ReactorHandle, Read, ReadHalf,
-    ReadMore, ReadSlice, ReadTimeoutSuspended, Ready, ReadyGuard, RecvBuf, Refusal, Reserved, Runtime, SendAll,
-    SendFile, SendOutcome, SharedFlush, SharedLimits, SharedWriter, Shutdown, ShutdownReport, StagedLimit, Stats,
-    WriteHalf, YieldNow, time, workers,
+    ReadMore, ReadSlice, ReadTimeoutSuspended, Ready, ReadyGuard, RecvBuf, Refusal, Rehome, RehomeError, Reserved,
+    Runtime, SendAll, SendFile, SendOutcome, SharedFlush, SharedLimits, SharedWriter, Shutdown, ShutdownReport,
+    StagedLimit, Stats, WriteHalf, YieldNow, time, workers,
 };
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -51,6 +51,8 @@ fn what_may_cross_threads() {
         Flush<'static>: yes yes,
         SendAll<'static>: yes yes,
         Shutdown<'static>: yes yes,
+        Rehome<'static>: yes yes,
+        RehomeError: yes yes,
         Reserved<'static>: yes yes,
         RecvBuf: yes yes,
         ReactorHandle: yes yes,

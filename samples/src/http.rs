@@ -23,12 +23,20 @@ pub fn response(status: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// The answer that the option `--body` asks for: 'ok', 'bench' or a number of bytes. It lives as long as the program.
+/// The answer that the option `--body` asks for. It lives as long as the program.
+///
+/// # Errors
+/// As [`body`].
+pub fn answer(text: &str) -> io::Result<&'static [u8]> {
+    Ok(response("200 OK", &body(text)?).leak())
+}
+
+/// The body that the option `--body` asks for: 'ok', 'bench' or a number of bytes.
 ///
 /// # Errors
 /// Anything else.
-pub fn answer(body: &str) -> io::Result<&'static [u8]> {
-    let body = match body {
+pub fn body(text: &str) -> io::Result<Vec<u8>> {
+    Ok(match text {
         "ok" => b"ok".to_vec(),
         "bench" => b"Hello, World!".to_vec(),
         number => match number.parse::<usize>() {
@@ -41,8 +49,7 @@ pub fn answer(body: &str) -> io::Result<&'static [u8]> {
                 ));
             }
         },
-    };
-    Ok(response("200 OK", &body).leak())
+    })
 }
 
 /// Gives every request the same answer until the client leaves, or stalls in a head for longer than `head_deadline`.

@@ -75,17 +75,14 @@ where
     H: Fn(TlsConnection) -> F + Clone + Send + 'static,
     F: Future<Output = io::Result<()>> + 'static,
 {
-    server::run_saying(
-        name,
-        args,
-        hint,
-        |_| {},
-        move |conn: Connection| {
-            let handshake = config.accept(conn);
-            let handler = handler.clone();
-            async move { handler(handshake.await?).await }
-        },
-    )
+    let serve = move |conn: Connection| {
+        let handshake = config.accept(conn);
+        let handler = handler.clone();
+        async move { handler(handshake.await?).await }
+    };
+    server::run_saying(name, args, hint, |server| {
+        server.listen(args.target(), serve);
+    })
 }
 
 /// Serves with a handler that is told the answer to give.

@@ -11,17 +11,26 @@
 //! | `http_pipe` | the same loop on pipes |
 //! | `https` | certificates and the loop over TLS (feature `tls`) |
 //! | `relay` | two connections, each sent what the other sends |
+//! | `http_proxy` | a request passed on to another server (feature `http`) |
+//! | `hyper_answers` | what `http1` and `http2` answer (feature `http`) |
 //! | `responses` | a client's side: whole responses in the bytes received |
+//! | `ws` | a WebSocket over bytes in memory (feature `http`) |
 //! | `report` | what a load run has seen |
 
 pub mod cli;
 pub mod heads;
 pub mod http;
 pub mod http_pipe;
+#[cfg(feature = "http")]
+pub mod http_proxy;
 #[cfg(feature = "tls")]
 pub mod https;
+#[cfg(feature = "http")]
+pub mod hyper_answers;
 pub mod relay;
 pub mod report;
 pub mod request;
 pub mod responses;
 pub mod server;
+#[cfg(feature = "http")]
+pub mod ws;

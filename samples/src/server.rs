@@ -42,40 +42,42 @@ where
     F: Future<Output = Result<(), E>> + 'static,
     E: Display + 'static,
 {
-    run_saying(name, args, |addr| format!("curl http://{addr}{path}"), set_up, handler)
+    run_built(name, args, path, |server| {
+        set_up(server);
+        server.listen(args.target(), handler);
+    })
+}
+
+/// The same for those who listen themselves, on [`ServerArgs::target`]; their first listener is the one that is told of.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_built(name: &str, args: &ServerArgs, path: &str, set_up: impl FnOnce(&mut Builder)) -> io::Result<()> {
+    run_saying(name, args, |addr| format!("curl http://{addr}{path}"), set_up)
 }
 
 /// The same; `what_to_type` makes the suggestion of the start line.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_saying<H, F, E>(
+pub fn run_saying(
     name: &str,
     args: &ServerArgs,
     what_to_type: impl FnOnce(SocketAddr) -> String,
     set_up: impl FnOnce(&mut Builder),
-    handler: H,
-) -> io::Result<()>
-where
-    H: Fn(Connection) -> F + Clone + Send + 'static,
-    F: Future<Output = Result<(), E>> + 'static,
-    E: Display + 'static,
-{
+) -> io::Result<()> {
     let mut server = Runtime::builder();
-    set_up(&mut server);
     if args.reactors > 0 {
         server.reactors(args.reactors);
     }
-    server.listen(args.target(), handler);
+    set_up(&mut server);
     let runtime = server.build()?;
     let (addr, handles) = (runtime.local_addrs()[0], runtime.handles());
     let many = if handles.len() == 1 { "" } else { "s" };
-    println!(
-        "[{name}] {} reactor{many} on {addr}; try: {}   (Ctrl-C drains and prints the counters)",
-        handles.len(),
-        what_to_type(addr)
-    );
-    let report = runtime.run(GRACE)?;
+    let (reactors, hint) = (handles.len(), what_to_type(addr));
+    let report = runtime.run_with(GRACE, || {
+        println!("[{name}] {reactors} reactor{many} on {addr}; try: {hint}   (Ctrl-C drains and prints the counters)");
+    })?;
     println!("[{name}] stopped in {:?}, {} connections cut", report.took, report.cut);
     for handle in &handles {
         println!("{}", handle.stats());

@@ -47,7 +47,8 @@ impl Case {
         Self::start_within(Duration::from_secs(120 + extra))
     }
 
-    fn start_within(limit: Duration) -> Self {
+    /// Begins a test that may take `limit`.
+    pub fn start_within(limit: Duration) -> Self {
         Baseline::exempt_this_thread();
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let name = std::thread::current().name().unwrap_or("a test").to_owned();
@@ -112,7 +113,12 @@ impl Drop for Case {
     }
 }
 
+/// A number from the environment, for the long forms of a test that are run by hand.
+pub fn asked_for(variable: &str, default: usize) -> usize {
+    std::env::var(variable).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
 /// How often a racing loop goes round: `EPOXIDE_ROUNDS`, 300 when unset.
 pub fn rounds() -> usize {
-    std::env::var("EPOXIDE_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(300)
+    asked_for("EPOXIDE_ROUNDS", 300)
 }

@@ -13,18 +13,23 @@
 //!
 //! Thread class: any thread, blocking. Nothing here runs inside a reactor except what a test posts.
 //!
-//! `EPOXIDE_ROUNDS` sets how often the racing loops go round (see [`rounds`]).
+//! `EPOXIDE_ROUNDS` sets how often the racing loops go round (see [`rounds`]); `EPOXIDE_MIB` and `EPOXIDE_STRESS_SECONDS`
+//! make the large and the long tests larger and longer.
 
 mod baseline;
+pub mod broadcast;
 mod case;
 mod diag;
 mod exec;
 mod gate;
+mod hand_over;
 mod handlers;
 mod hold;
 mod http;
+mod moving;
 mod peer;
 mod pending;
+mod places;
 mod pool;
 mod proc;
 mod rng;
@@ -33,18 +38,21 @@ mod sharing;
 mod watchdog;
 
 pub use baseline::Baseline;
-pub use case::{Case, rounds};
+pub use case::{Case, asked_for, rounds};
 pub use diag::{SockDiag, TcpRow, TcpState};
 pub use exec::{Parker, block_within, poll_once};
 pub use gate::{Gate, GateWait};
+pub use hand_over::{hand_over, nameless_file};
 pub use handlers::{echo, find_head_end, http_ok, http_reply, provoke_panic, read_to_end, serve_requests, stage};
 pub use hold::{Held, hold_reactor};
 pub use http::{Http, Response};
+pub use moving::{moved, pair, ping, several};
 pub use peer::{Ending, Peer, PeerOptions, Unconnected, pattern, tcp_pair, wait_until};
 pub use pending::run_pending;
+pub use places::{Place, run_at};
 pub use pool::{assert_pool_quiet, moved_to_workers};
-pub use proc::{ThreadCpu, current_tid, free_fd_limit, our_fds};
+pub use proc::{FdLimit, ThreadCpu, current_tid, free_fd_limit, our_fds, resident_bytes};
 pub use rng::Rng;
-pub use server::{Server, loopback};
+pub use server::{Server, begin_drain, handing_over, loopback, telling};
 pub use sharing::sharing;
 pub use watchdog::Watchdog;

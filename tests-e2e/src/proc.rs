@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
 /// The descriptors of process `pid` ("self" for this one) with what they point at, without the one
 /// that reads the directory.
 pub fn our_fds(pid: &str) -> io::Result<Vec<(i32, String)>> {
@@ -43,6 +45,38 @@ pub fn free_fd_limit(free: u64) -> io::Result<u64> {
         number += 1;
     }
     Ok(u64::try_from(number).unwrap_or_default())
+}
+
+/// A lowered RLIMIT_NOFILE. Dropping it puts the old one back, also when the test fails.
+#[derive(Debug)]
+#[must_use = "dropping it lifts the limit"]
+pub struct FdLimit(u64, u64);
+
+impl FdLimit {
+    /// Leaves exactly `free` descriptor numbers unused.
+    ///
+    /// # Panics
+    /// When the kernel refuses.
+    pub fn lower_to_free(free: u64) -> Self {
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("the limit is readable");
+        let lowered = free_fd_limit(free).expect("our descriptors are listed");
+        setrlimit(Resource::RLIMIT_NOFILE, lowered, hard).expect("a limit may be lowered");
+        Self(soft, hard)
+    }
+}
+
+impl Drop for FdLimit {
+    fn drop(&mut self) {
+        let lifted = setrlimit(Resource::RLIMIT_NOFILE, self.0, self.1);
+        assert!(lifted.is_ok() || std::thread::panicking(), "the descriptor limit cannot be lifted");
+    }
+}
+
+/// Bytes of memory that this process has resident (proc_pid_statm(5)).
+pub fn resident_bytes() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/self/statm")?;
+    let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    Ok(pages.unwrap_or_default() * 4096)
 }
 
 /// The CPU time of one thread. The file is opened once, so it can be read when descriptors ran out.

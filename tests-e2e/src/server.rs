@@ -2,12 +2,13 @@
 //! State owned: the runtime. Thread class: the test's thread.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::PoisonError;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use epoxide::{Builder, ReactorHandle, Runtime, ShutdownReport, Stats};
+use epoxide::{Builder, Connection, ReactorConfig, ReactorHandle, Runtime, ShutdownReport, Stats};
 
 use crate::case::Case;
 use crate::peer::wait_until;
@@ -29,6 +30,24 @@ pub struct Server {
 /// An address on loopback with a port of the kernel's choice.
 pub fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// A server with this configuration, whose handler is given a way to tell the test something.
+pub fn telling<T, F>(
+    case: &Case,
+    config: ReactorConfig,
+    handler: impl Fn(Connection, Sender<T>) -> F + Clone + Send + 'static,
+) -> (Server, Receiver<T>)
+where
+    T: Send + 'static,
+    F: Future<Output = io::Result<()>> + 'static,
+{
+    let (tell, told) = channel();
+    let server = Server::start(case, |b| {
+        b.config(config);
+        b.listen(loopback(), move |connection| handler(connection, tell.clone()));
+    });
+    (server, told)
 }
 
 impl Server {
@@ -149,4 +168,31 @@ impl Drop for Server {
         let report = self.end(Duration::from_secs(5));
         assert!(report.is_ok(), "the runtime does not stop: {report:?}");
     }
+}
+
+/// A server whose handlers hand their connections to the test.
+pub fn handing_over(case: &Case, set_up: impl FnOnce(&mut Builder)) -> (Server, Receiver<Connection>) {
+    let (connections, accepted) = channel();
+    let server = Server::start(case, |b| {
+        b.listen(loopback(), move |connection: Connection| {
+            let connections = connections.clone();
+            async move {
+                let _ = connections.send(connection);
+            }
+        });
+        set_up(b);
+    });
+    (server, accepted)
+}
+
+/// Asks for a stop on a thread of its own, and returns once the drain has begun: new clients are refused.
+///
+/// # Panics
+/// When that takes over 10 s.
+pub fn begin_drain(server: Server, grace: Duration) -> JoinHandle<ShutdownReport> {
+    let addr = server.addr();
+    let stopping = std::thread::spawn(move || server.stop(grace).expect("the runtime stops"));
+    let refused = wait_until(Duration::from_secs(10), || TcpStream::connect(addr).is_err());
+    assert!(refused, "the drain does not begin: new clients are accepted");
+    stopping
 }

@@ -4,26 +4,7 @@
 use std::time::Duration;
 
 use epoxide::Connection;
-use epoxide_tests_e2e::{Case, Ending, PeerOptions, Server, Unconnected, free_fd_limit, loopback, stage};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
-/// Puts the descriptor limit back even when the test fails.
-struct Limit(u64, u64);
-
-impl Limit {
-    fn lower_to_free(free: u64) -> Self {
-        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        let lowered = free_fd_limit(free).unwrap();
-        setrlimit(Resource::RLIMIT_NOFILE, lowered, hard).unwrap();
-        Self(soft, hard)
-    }
-}
-
-impl Drop for Limit {
-    fn drop(&mut self) {
-        setrlimit(Resource::RLIMIT_NOFILE, self.0, self.1).unwrap();
-    }
-}
+use epoxide_tests_e2e::{Case, Ending, FdLimit, PeerOptions, Server, Unconnected, loopback, stage};
 
 /// ACC-01. Every client socket exists before the limit falls, so only the server runs out. The
 /// listener backs off (well under a third of a core), and once descriptors are to be had again
@@ -41,7 +22,7 @@ fn a_server_without_descriptors_backs_off_and_serves_everybody_later() {
     let mut cpu = server.reactor_cpu();
     let clients: Vec<Unconnected> = (0..24).map(|_| Unconnected::new(server.addr(), PeerOptions::default())).collect();
 
-    let limit = Limit::lower_to_free(6);
+    let limit = FdLimit::lower_to_free(6);
     let mut clients: Vec<_> = clients.into_iter().map(|c| c.connect().unwrap()).collect();
     // sleep: what the first failures cost is over, the steady state begins.
     std::thread::sleep(Duration::from_millis(300));
@@ -76,7 +57,7 @@ fn a_freed_descriptor_serves_the_next_waiting_client() {
         });
     });
     let clients: Vec<Unconnected> = (0..12).map(|_| Unconnected::new(server.addr(), PeerOptions::default())).collect();
-    let limit = Limit::lower_to_free(3);
+    let limit = FdLimit::lower_to_free(3);
     let waiting: Vec<_> = clients.into_iter().map(|c| c.connect().unwrap()).collect();
     // Accepted in the order of the queue: each client that leaves makes room for a later one.
     for (i, mut client) in waiting.into_iter().enumerate() {

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -229,4 +230,110 @@ fn every_ping_beside_a_large_flush_to_a_fast_peer_is_answered() {
     fast.join().unwrap();
     assert!(done.wait_blocking(SOON));
     assert!(server.stats().flush_parks > 100, "vacuity: {} turns only", server.stats().flush_parks);
+}
+
+/// A loop of small flushes that the socket always takes: how many bytes it had sent when the other connection, which
+/// became ready in the same pass, had its turn; and how many of its flushes were pending although everything was out.
+fn sent_before_a_ping(flush_budget: usize, how: fn(&mut Connection) -> bool) -> (usize, usize) {
+    const PIECE: usize = 1024;
+    const PIECES: usize = 200;
+    let case = Case::start();
+    let (sent, yields) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (counted, seen, yielded) = (Arc::clone(&sent), Arc::clone(&sent), Arc::clone(&yields));
+    let (served, serves) = channel();
+    let server = Server::start(&case, |b| {
+        b.config(ReactorConfig { flush_budget, ..ReactorConfig::default() });
+        b.listen(loopback(), move |mut connection: Connection| {
+            let (sent, yields) = (Arc::clone(&counted), Arc::clone(&yielded));
+            async move {
+                connection.set_send_buffer_size(1 << 20)?;
+                let Some(_) = connection.read().await? else { return Ok(()) };
+                for _ in 0..PIECES {
+                    connection.stage(&[7; PIECE])?;
+                    if !how(&mut connection) {
+                        let mut polls = 0;
+                        let mut flush = std::pin::pin!(connection.flush());
+                        std::future::poll_fn(|cx| {
+                            polls += 1;
+                            flush.as_mut().poll(cx)
+                        })
+                        .await?;
+                        yields.fetch_add(polls - 1, Ordering::Relaxed);
+                    }
+                    sent.fetch_add(PIECE, Ordering::Relaxed);
+                }
+                io::Result::Ok(())
+            }
+        });
+        b.listen(loopback(), move |mut connection: Connection| {
+            let (sent, served) = (Arc::clone(&seen), served.clone());
+            async move {
+                while connection.read().await?.is_some() {
+                    let _ = served.send(sent.load(Ordering::Relaxed));
+                }
+                io::Result::Ok(())
+            }
+        });
+    });
+    let options = PeerOptions { receive_buffer: Some(1 << 20) };
+    let (mut busy, mut quiet) = (Peer::connect_with(server.addrs()[0], options), Peer::connect(server.addrs()[1]));
+    assert!(wait_until(SOON, || server.stats().parks >= 2));
+    let held = hold_reactor(&server.reactor());
+    busy.send(b"?").unwrap();
+    quiet.send(b"?").unwrap();
+    held.release();
+    let before = serves.recv_timeout(SOON).unwrap();
+    let (got, ending) = busy.read_to_end(SOON);
+    assert!(got.len() == PIECES * PIECE && ending == Ending::Eof, "{} bytes, {ending:?}", got.len());
+    assert_eq!((server.stats().send_eagain, server.stats().flush_parks), (0, 0), "vacuity: the socket refused some");
+    (before, yields.load(Ordering::Relaxed))
+}
+
+/// Each flush is within its budget, so only their sum can say that others wait. Everything is out when one yields.
+#[test]
+fn a_loop_of_small_flushes_leaves_others_their_turn() {
+    let budget = 16 * 1024;
+    let (before, yields) = sent_before_a_ping(budget, |_| false);
+    assert!(before <= 2 * budget, "{before} bytes were sent first");
+    assert_eq!(yields, 200 * 1024 / budget, "once for each budget");
+    let (before, yields) = sent_before_a_ping(usize::MAX, |_| false);
+    assert!(
+        before == 200 * 1024 && yields == 0,
+        "control: without a budget {before} bytes came first, {yields} yields"
+    );
+}
+
+/// `try_flush` cannot yield: what is out is out, and it says so. Flushes after it pay for it.
+#[test]
+fn try_flush_takes_no_yield_for_a_rest() {
+    let try_flush = |connection: &mut Connection| {
+        assert!(connection.try_flush().is_ok(), "everything is out");
+        true
+    };
+    let (before, yields) = sent_before_a_ping(16 * 1024, try_flush);
+    assert_eq!((before, yields), (200 * 1024, 0));
+}
+
+/// A flush that is given up while it yields has sent everything, once, and the connection goes on.
+#[test]
+fn a_flush_that_is_given_up_while_it_yields_leaves_nothing_behind() {
+    let case = Case::start();
+    let server = Server::start(&case, |b| {
+        b.config(ReactorConfig { flush_budget: 4, ..ReactorConfig::default() });
+        b.listen(loopback(), |mut connection: Connection| async move {
+            let Some(_) = connection.read().await? else { return Ok(()) };
+            for piece in [b"1234", b"5678"] {
+                connection.stage(piece)?;
+                let mut flush = std::pin::pin!(connection.flush());
+                let first = std::future::poll_fn(|cx| Poll::Ready(flush.as_mut().poll(cx).is_pending())).await;
+                assert!(first, "vacuity: it did not yield");
+            }
+            assert_eq!((connection.staged_len(), connection.try_flush().is_ok()), (0, true));
+            connection.send_all(b"end").await?;
+            connection.shutdown().await
+        });
+    });
+    let mut peer = Peer::connect(server.addr());
+    peer.send(b"?").unwrap();
+    assert_eq!(peer.read_to_end(SOON), (b"12345678end".to_vec(), Ending::Eof));
 }

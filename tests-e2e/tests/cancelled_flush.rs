@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use epoxide::{Connection, ReactorConfig};
 use epoxide_tests_e2e::{
-    Case, Ending, Parker, Peer, Rng, Server, block_within, loopback, pattern, poll_once, rounds, stage, wait_until,
+    Case, Ending, Parker, Peer, Rng, Server, block_within, handing_over, loopback, pattern, poll_once, rounds, stage,
+    wait_until,
 };
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -87,15 +88,7 @@ fn cancelled_flushes_on_the_reactor_keep_the_order() {
 #[test]
 fn a_flush_wakes_whoever_polled_it_last() {
     let case = Case::start();
-    let (connections, accepted) = channel();
-    let server = Server::start(&case, |b| {
-        b.listen(loopback(), move |connection: Connection| {
-            let connections = connections.clone();
-            async move {
-                let _ = connections.send(connection);
-            }
-        });
-    });
+    let (server, accepted) = handing_over(&case, |_| {});
     let body = pattern(8 << 20);
     let mut peer = Peer::connect_stalling(server.addr());
     let mut connection = accepted.recv_timeout(HANG).expect("handed over");
@@ -116,15 +109,7 @@ fn a_flush_wakes_whoever_polled_it_last() {
 /// A server that hands its connections to the test, with a window and a send buffer of next to
 /// nothing: flushes block and go on all the time.
 fn hand_over(case: &Case) -> (Server, Peer, Connection) {
-    let (connections, accepted) = channel();
-    let server = Server::start(case, |b| {
-        b.listen(loopback(), move |connection: Connection| {
-            let connections = connections.clone();
-            async move {
-                let _ = connections.send(connection);
-            }
-        });
-    });
+    let (server, accepted) = handing_over(case, |_| {});
     let peer = Peer::connect_stalling(server.addr());
     let connection = accepted.recv_timeout(HANG).expect("handed over");
     setsockopt(&connection.as_fd(), sockopt::SndBuf, &4096).unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use epoxide::{Clock, CloseReason, Connection, ReactorConfig, ReadHalf, WriteHalf, time};
-use epoxide_tests_e2e::{Case, Ending, Peer, Server, block_within, hold_reactor, loopback, pattern, wait_until};
+use epoxide_tests_e2e::{Case, Ending, Peer, block_within, hold_reactor, pattern, telling, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(300);
@@ -32,24 +32,17 @@ const fn named(what: &'static str) -> Option<CloseReason> {
 #[test]
 fn a_deadline_ends_a_parked_read_once_and_by_its_name() {
     let case = Case::start();
-    let (tell, told) = channel();
-    let server = Server::start(&case, |b| {
-        b.config(no_clocks());
-        b.listen(loopback(), move |mut connection: Connection| {
-            let tell = tell.clone();
-            async move {
-                let Some(_) = connection.read().await? else { return Ok(()) };
-                let at = Instant::now() + SHORT;
-                connection.set_deadline(Some(at), "the second line");
-                let first = connection.read().await;
-                let early = Instant::now() < at;
-                let text = first.as_ref().map_or_else(ToString::to_string, |_| String::new());
-                let kind = first.as_ref().map_or_else(|error| Some(error.kind()), |_| None);
-                let again = reason(connection.read().await);
-                let _ = tell.send((early, kind, text, reason(first), again));
-                io::Result::Ok(())
-            }
-        });
+    let (server, told) = telling(&case, no_clocks(), |mut connection, tell| async move {
+        let Some(_) = connection.read().await? else { return Ok(()) };
+        let at = Instant::now() + SHORT;
+        connection.set_deadline(Some(at), "the second line");
+        let first = connection.read().await;
+        let early = Instant::now() < at;
+        let text = first.as_ref().map_or_else(ToString::to_string, |_| String::new());
+        let kind = first.as_ref().map_or_else(|error| Some(error.kind()), |_| None);
+        let again = reason(connection.read().await);
+        let _ = tell.send((early, kind, text, reason(first), again));
+        Ok(())
     });
     let mut peer = Peer::connect(server.addr());
     peer.send(b"?").unwrap();
@@ -65,25 +58,18 @@ fn a_deadline_ends_a_parked_read_once_and_by_its_name() {
 #[test]
 fn activity_does_not_move_a_deadline() {
     let case = Case::start();
-    let (tell, told) = channel();
-    let server = Server::start(&case, |b| {
-        b.config(no_clocks());
-        b.listen(loopback(), move |mut connection: Connection| {
-            let tell = tell.clone();
-            async move {
-                connection.set_deadline(Some(Instant::now() + SHORT), "drip");
-                let mut reads = 0;
-                let end = loop {
-                    match connection.read().await {
-                        Ok(Some(_)) => reads += 1,
-                        Ok(None) => break None,
-                        Err(error) => break CloseReason::of(&error),
-                    }
-                };
-                let _ = tell.send((reads, end));
-                io::Result::Ok(())
+    let (server, told) = telling(&case, no_clocks(), |mut connection, tell| async move {
+        connection.set_deadline(Some(Instant::now() + SHORT), "drip");
+        let mut reads = 0;
+        let end = loop {
+            match connection.read().await {
+                Ok(Some(_)) => reads += 1,
+                Ok(None) => break None,
+                Err(error) => break CloseReason::of(&error),
             }
-        });
+        };
+        let _ = tell.send((reads, end));
+        Ok(())
     });
     let mut peer = Peer::connect(server.addr());
     // One byte every 20 ms until the server has had enough.
@@ -97,26 +83,19 @@ fn activity_does_not_move_a_deadline() {
 #[test]
 fn a_deadline_can_be_moved_both_ways_and_cleared() {
     let case = Case::start();
-    let (tell, told) = channel();
-    let server = Server::start(&case, |b| {
-        b.config(no_clocks());
-        b.listen(loopback(), move |mut connection: Connection| {
-            let tell = tell.clone();
-            async move {
-                // Later, then cleared: silence of three times the first deadline is survived.
-                connection.set_deadline(Some(Instant::now() + SHORT), "first");
-                connection.set_deadline(Some(Instant::now() + 100 * SHORT), "moved away");
-                time::sleep(3 * SHORT).await;
-                connection.set_deadline(None, "");
-                let _ = tell.send(connection.close_reason());
-                let Some(_) = connection.read().await? else { return Ok(()) };
-                // Earlier.
-                connection.set_deadline(Some(Instant::now() + 1000 * SHORT), "far");
-                connection.set_deadline(Some(Instant::now() + SHORT), "near");
-                let _ = tell.send(reason(connection.read().await));
-                io::Result::Ok(())
-            }
-        });
+    let (server, told) = telling(&case, no_clocks(), |mut connection, tell| async move {
+        // Later, then cleared: silence of three times the first deadline is survived.
+        connection.set_deadline(Some(Instant::now() + SHORT), "first");
+        connection.set_deadline(Some(Instant::now() + 100 * SHORT), "moved away");
+        time::sleep(3 * SHORT).await;
+        connection.set_deadline(None, "");
+        let _ = tell.send(connection.close_reason());
+        let Some(_) = connection.read().await? else { return Ok(()) };
+        // Earlier.
+        connection.set_deadline(Some(Instant::now() + 1000 * SHORT), "far");
+        connection.set_deadline(Some(Instant::now() + SHORT), "near");
+        let _ = tell.send(reason(connection.read().await));
+        Ok(())
     });
     let mut peer = Peer::connect(server.addr());
     assert_eq!(told.recv_timeout(SOON), Ok(None), "a deadline that was moved and cleared has fired");
@@ -129,20 +108,13 @@ fn a_deadline_can_be_moved_both_ways_and_cleared() {
 #[test]
 fn a_deadline_in_the_past_ends_the_connection_at_once() {
     let case = Case::start();
-    let (tell, told) = channel();
-    let server = Server::start(&case, |b| {
-        b.config(no_clocks());
-        b.listen(loopback(), move |mut connection: Connection| {
-            let tell = tell.clone();
-            async move {
-                let far = Instant::now().checked_add(Duration::from_secs(1 << 40));
-                connection.set_deadline(far, "far");
-                let Some(_) = connection.read().await? else { return Ok(()) };
-                connection.set_deadline(Some(Instant::now()), "now");
-                let _ = tell.send((connection.close_reason(), reason(connection.send_all(b"late").await)));
-                io::Result::Ok(())
-            }
-        });
+    let (server, told) = telling(&case, no_clocks(), |mut connection, tell| async move {
+        let far = Instant::now().checked_add(Duration::from_secs(1 << 40));
+        connection.set_deadline(far, "far");
+        let Some(_) = connection.read().await? else { return Ok(()) };
+        connection.set_deadline(Some(Instant::now()), "now");
+        let _ = tell.send((connection.close_reason(), reason(connection.send_all(b"late").await)));
+        Ok(())
     });
     let mut peer = Peer::connect(server.addr());
     peer.send(b"?").unwrap();
@@ -154,19 +126,12 @@ fn a_deadline_in_the_past_ends_the_connection_at_once() {
 #[test]
 fn a_deadline_cuts_a_flush_with_a_reset() {
     let case = Case::start();
-    let (tell, told) = channel();
-    let server = Server::start(&case, |b| {
-        b.config(no_clocks());
-        b.listen(loopback(), move |mut connection: Connection| {
-            let tell = tell.clone();
-            async move {
-                let Some(_) = connection.read().await? else { return Ok(()) };
-                connection.stage_bytes(Bytes::from(pattern(8 << 20)))?;
-                connection.set_deadline(Some(Instant::now() + SHORT), "answer");
-                let _ = tell.send(reason(connection.flush().await));
-                io::Result::Ok(())
-            }
-        });
+    let (server, told) = telling(&case, no_clocks(), |mut connection, tell| async move {
+        let Some(_) = connection.read().await? else { return Ok(()) };
+        connection.stage_bytes(Bytes::from(pattern(8 << 20)))?;
+        connection.set_deadline(Some(Instant::now() + SHORT), "answer");
+        let _ = tell.send(reason(connection.flush().await));
+        Ok(())
     });
     let mut peer = Peer::connect_stalling(server.addr());
     peer.send(b"?").unwrap();
@@ -179,19 +144,15 @@ fn a_deadline_cuts_a_flush_with_a_reset() {
 fn another_thread_sets_moves_and_clears_a_deadline() {
     let case = case_with_timer_thread();
     let (halves, half) = channel::<WriteHalf>();
-    let (tell, told) = channel();
-    let server = Server::start(&case, |b| {
-        b.config(no_clocks());
-        b.listen(loopback(), move |mut connection: Connection| {
-            let (halves, tell) = (halves.clone(), tell.clone());
-            async move {
-                let Some(_) = connection.read().await? else { return Ok(()) };
-                let (mut read, write): (ReadHalf, WriteHalf) = connection.into_split();
-                let _ = halves.send(write);
-                let _ = tell.send(reason(read.read().await));
-                io::Result::Ok(())
-            }
-        });
+    let (server, told) = telling(&case, no_clocks(), move |mut connection, tell| {
+        let halves = halves.clone();
+        async move {
+            let Some(_) = connection.read().await? else { return Ok(()) };
+            let (mut read, write): (ReadHalf, WriteHalf) = connection.into_split();
+            let _ = halves.send(write);
+            let _ = tell.send(reason(read.read().await));
+            Ok(())
+        }
     });
     let mut peer = Peer::connect(server.addr());
     peer.send(b"?").unwrap();
@@ -220,15 +181,9 @@ fn another_thread_sets_moves_and_clears_a_deadline() {
 #[test]
 fn a_deadline_of_another_thread_fires_while_the_reactor_stands_still() {
     let case = case_with_timer_thread();
-    let (connections, connection) = channel::<Connection>();
-    let server = Server::start(&case, |b| {
-        b.config(no_clocks());
-        b.listen(loopback(), move |connection: Connection| {
-            let connections = connections.clone();
-            async move {
-                let _ = connections.send(connection);
-            }
-        });
+    let (server, connection) = telling::<Connection, _>(&case, no_clocks(), |connection, connections| async move {
+        let _ = connections.send(connection);
+        Ok(())
     });
     let mut peer = Peer::connect(server.addr());
     let mut connection = connection.recv_timeout(SOON).unwrap();
@@ -245,13 +200,10 @@ fn a_deadline_of_another_thread_fires_while_the_reactor_stands_still() {
 #[test]
 fn a_deadline_ends_with_its_connection() {
     let case = Case::start();
-    let server = Server::start(&case, |b| {
-        b.config(no_clocks());
-        b.listen(loopback(), |mut connection: Connection| async move {
-            connection.set_deadline(Some(Instant::now() + SHORT), "never");
-            let Some(_) = connection.read().await? else { return Ok(()) };
-            connection.send_all(b"ok").await
-        });
+    let (server, _) = telling::<(), _>(&case, no_clocks(), |mut connection, _| async move {
+        connection.set_deadline(Some(Instant::now() + SHORT), "never");
+        let Some(_) = connection.read().await? else { return Ok(()) };
+        connection.send_all(b"ok").await
     });
     for _ in 0..20 {
         let mut peer = Peer::connect(server.addr());

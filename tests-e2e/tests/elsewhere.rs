@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use epoxide::{Connection, ReactorHandle};
-use epoxide_tests_e2e::{Case, Ending, Peer, Rng, Server, echo, loopback, pattern, rounds, stage};
+use epoxide_tests_e2e::{Case, Ending, Peer, Rng, Server, echo, loopback, pattern, rounds, several, stage};
 
 const HANG: Duration = Duration::from_secs(5);
 
@@ -18,16 +18,7 @@ const HANG: Duration = Duration::from_secs(5);
 #[test]
 fn a_connection_served_by_another_reactors_task_is_answered() {
     let case = Case::start_rounds();
-    let (connections, accepted) = channel();
-    let server = Server::start(&case, |b| {
-        b.reactors(2);
-        b.listen(loopback(), move |connection: Connection| {
-            let connections = connections.clone();
-            async move {
-                let _ = connections.send(connection);
-            }
-        });
-    });
+    let (server, accepted) = several(&case, 2, |_| {});
     let reactors = server.runtime().handles();
     let mut peers = Vec::new();
     let mut away = 0;

@@ -5,30 +5,16 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use epoxide::Connection;
-use epoxide_tests_e2e::{Case, Parker, Peer, Rng, Server, block_within, loopback, pattern, poll_once, rounds, stage};
+use epoxide_tests_e2e::{Case, Parker, Peer, Rng, block_within, handing_over, pattern, poll_once, rounds, stage};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 
 const HANG: Duration = Duration::from_secs(5);
-
-/// A server whose handlers hand their connection to the test.
-fn handing_over(case: &Case) -> (Server, Receiver<Connection>) {
-    let (connections, accepted) = channel();
-    let server = Server::start(case, |b| {
-        b.listen(loopback(), move |connection: Connection| {
-            let connections = connections.clone();
-            async move {
-                let _ = connections.send(connection);
-            }
-        });
-    });
-    (server, accepted)
-}
 
 /// Fills the socket below the connection, so that its next flush meets EAGAIN at once.
 fn fill(connection: &Connection) {
@@ -59,8 +45,9 @@ fn spin_until(mut done: impl FnMut() -> bool) {
 #[test]
 fn a_reset_while_a_flush_parks_always_completes_the_flush() {
     let case = Case::start_rounds();
-    let (server, accepted) = handing_over(&case);
+    let (server, accepted) = handing_over(&case, |_| {});
     let (mut refused, mut woken, mut delay) = (0, 0, 0_u32);
+    let (mut taken_before, mut roomy) = (0, 0);
     let mut rng = Rng::new(14);
     let turn = Arc::new(AtomicUsize::new(0));
     let (handles, closers) = channel::<epoxide::CloseHandle>();
@@ -112,11 +99,17 @@ fn a_reset_while_a_flush_parks_always_completes_the_flush() {
                 }
             }
         };
-        assert!(outcome.is_err(), "round {round}: a flush that was reset claims success");
+        // On a loaded machine the kernel hands on late what fills the socket, and finds room after all: then the flush
+        // was done before the reset, and there is a send that was not refused.
+        let taken = server.stats().sends - server.stats().send_eagain;
+        let claims = usize::from(outcome.is_ok());
+        assert!(claims == 0 || taken > taken_before, "round {round}: a flush that was reset claims success");
+        (taken_before, roomy) = (taken, roomy + claims);
     }
     drop(handles);
     closer.join().unwrap();
-    println!("close first: {refused}, close while or after arming: {woken}");
+    println!("close first: {refused}, close while or after arming: {woken}, room after all: {roomy}");
+    assert!(roomy * 2 < rounds(), "vacuity: the socket does not fill");
     if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) {
         println!("one core only: the two sides cannot race, so their order proves nothing");
         return;
@@ -128,7 +121,7 @@ fn a_reset_while_a_flush_parks_always_completes_the_flush() {
 #[test]
 fn a_close_while_a_read_parks_always_completes_the_read() {
     let case = Case::start_rounds();
-    let (server, accepted) = handing_over(&case);
+    let (server, accepted) = handing_over(&case, |_| {});
     let mut rng = Rng::new(15);
     for round in 0..rounds() {
         let peer = Peer::connect(server.addr());
@@ -155,7 +148,7 @@ fn a_close_while_a_read_parks_always_completes_the_read() {
 #[test]
 fn closing_twice_and_too_late_is_harmless() {
     let case = Case::start();
-    let (server, accepted) = handing_over(&case);
+    let (server, accepted) = handing_over(&case, |_| {});
     let mut handles = Vec::new();
     for _ in 0..50 {
         let peer = Peer::connect(server.addr());
@@ -186,7 +179,7 @@ fn closing_twice_and_too_late_is_harmless() {
 fn a_stop_settles_reads_and_flushes_of_other_threads() {
     let case = Case::start();
     for reading in [true, false] {
-        let (server, accepted) = handing_over(&case);
+        let (server, accepted) = handing_over(&case, |_| {});
         let peer = Peer::connect_stalling(server.addr());
         let mut connection = accepted.recv_timeout(HANG).unwrap();
         let (parked, is_parked) = channel();

@@ -5,7 +5,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use epoxide::{Connection, Reactor, ReactorHandle, time};
+use epoxide::workers::{self, WorkersConfig};
+use epoxide::{Connection, JoinError, Reactor, ReactorHandle, time};
 use epoxide_tests_e2e::*;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -206,4 +207,46 @@ fn a_peek_before_the_first_idle_read_does_not_lose_the_first_request() {
     let got = peer.read_to_end(SOON);
     stopping.join().unwrap();
     assert_eq!(got, (b"request".to_vec(), Ending::Eof));
+}
+
+/// A pool that takes nothing more drops what it was given through `spawn`, as nobody gets it back: what it holds must not
+/// look whole to its peer.
+#[test]
+fn a_connection_that_a_pool_refuses_is_reset() {
+    let case = Case::start();
+    let server = Server::start(&case, |_| {});
+    let stopped = Server::start(&case, |b| {
+        b.workers(WorkersConfig { max_blocking: 1, max_overflow: 0, ..WorkersConfig::default() });
+    });
+    let reactor = stopped.reactor();
+    let half_sent = || {
+        let (tcp, client) = tcp_pair(SOON);
+        let mut conn = Connection::from_std_on(&server.reactor(), tcp).unwrap();
+        conn.stage(b"half of a bo").unwrap();
+        assert!(wait_until(SOON, || conn.try_flush().is_ok()));
+        (conn, client)
+    };
+    let is_reset = |mut client: std::net::TcpStream| {
+        let error = client.read_to_end(&mut Vec::new()).expect_err("a cut body looks whole");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    };
+    let entered = reactor.enter();
+    // Full: one job runs, none may wait.
+    let (release, released) = channel::<()>();
+    let busy = workers::spawn_blocking(move || {
+        let _ = released.recv_timeout(SOON);
+    });
+    let (conn, client) = half_sent();
+    let refused = block_within(workers::spawn_blocking(move || drop(conn)), SOON).unwrap();
+    assert!(matches!(refused, Err(JoinError::PoolFull)), "{refused:?}");
+    is_reset(client);
+    drop(release);
+    assert!(block_within(busy, SOON).unwrap().is_ok());
+    // Stopped.
+    stopped.stop(Duration::ZERO).unwrap();
+    let (conn, client) = half_sent();
+    let refused = block_within(workers::spawn(async move { drop(conn) }), SOON).unwrap();
+    assert!(matches!(refused, Err(JoinError::Stopped)), "{refused:?}");
+    is_reset(client);
+    drop(entered);
 }

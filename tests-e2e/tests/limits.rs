@@ -1,15 +1,11 @@
 //! Limits (law 16): each is refused or paused as stated, counted, and leaves the rest unharmed.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use epoxide::{Connection, ListenAddr, ListenOptions, PostError, ReactorConfig};
+use epoxide::{Connection, ListenAddr, ListenOptions, ReactorConfig};
 use epoxide_tests_e2e::{
-    Case, Ending, Gate, Http, Peer, Server, block_within, echo, hold_reactor, http_ok, loopback, pattern, stage,
-    wait_until,
+    Case, Ending, Http, Peer, Server, echo, http_ok, loopback, pattern, stage, telling, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -122,81 +118,8 @@ fn a_lingering_connection_holds_its_place() {
     assert_eq!(second.read_to_end(SOON), (b"hi".to_vec(), Ending::Eof));
 }
 
-/// `max_posts`: a post too many comes back with its payload; those that were taken all run, in order, and afterwards
-/// there is room again.
-#[test]
-fn a_post_too_many_comes_back_and_the_rest_runs() {
-    const MAX: usize = 16;
-    let case = Case::start();
-    let server = Server::start(&case, |b| {
-        b.config(ReactorConfig { max_posts: MAX, ..ReactorConfig::default() });
-        b.listen(loopback(), http_ok);
-    });
-    let reactor = server.reactor();
-    let ran = Arc::new(Mutex::new(Vec::new()));
-    let held = hold_reactor(&reactor);
-    let mut refused = Vec::new();
-    for n in 0..MAX + 5 {
-        let (ran, token) = (Arc::clone(&ran), vec![n]);
-        let post = move || ran.lock().expect("no holder panics").extend(token);
-        match reactor.run_here(post) {
-            Ok(_) => {}
-            Err(PostError::Full(payload)) => refused.push((n, payload)),
-            Err(other) => panic!("{other:?}"),
-        }
-    }
-    // Futures are refused in the same way, and come back whole.
-    let future = async { 41 + 1 };
-    let future = match reactor.spawn(future) {
-        Err(PostError::Full(future)) => future,
-        other => panic!("past the limit: {:?}", other.map(|_| ())),
-    };
-    assert!(matches!(reactor.spawn_with(|| async {}), Err(PostError::Full(_))));
-    let numbers: Vec<usize> = refused.iter().map(|(n, _)| *n).collect();
-    assert_eq!(numbers, (MAX..MAX + 5).collect::<Vec<_>>(), "exactly max_posts wait");
-    assert_eq!(server.stats().posts_refused, 5 + 2);
-    held.release();
-    assert!(wait_until(SOON, || ran.lock().unwrap().len() == MAX));
-    assert_eq!(*ran.lock().unwrap(), (0..MAX).collect::<Vec<_>>(), "out of order");
-    // What came back still works, here or there.
-    assert_eq!(block_within(future, SOON), Some(42));
-    for (_, payload) in refused {
-        let again = reactor.run_here(payload);
-        let joined = block_within(again.expect("there is room again"), SOON).expect("it runs");
-        assert!(joined.is_ok());
-    }
-    assert_eq!(ran.lock().unwrap().len(), MAX + 5);
-}
-
-/// Wakes, owed flushes and let-go connections are never refused: a reactor whose posts are full still serves.
-#[test]
-fn a_full_post_queue_does_not_refuse_wakes() {
-    let case = Case::start();
-    let (gate, (arrived, arrivals)) = (Gate::new(), channel());
-    let handler_gate = gate.clone();
-    let server = Server::start(&case, |b| {
-        b.config(ReactorConfig { max_posts: 1, ..ReactorConfig::default() });
-        b.listen(loopback(), move |mut connection: Connection| {
-            let (gate, arrived) = (handler_gate.clone(), arrived.clone());
-            async move {
-                let _ = arrived.send(());
-                gate.wait().await;
-                connection.send_all(b"ok").await
-            }
-        });
-    });
-    let mut peers: Vec<Peer> = (0..8).map(|_| Peer::connect(server.addr())).collect();
-    for _ in &peers {
-        arrivals.recv_timeout(SOON).unwrap();
-    }
-    let held = hold_reactor(&server.reactor());
-    // The one place is taken (or the holder's own is still: both are full).
-    while server.reactor().run_here(|| ()).is_ok() {}
-    gate.open();
-    held.release();
-    for peer in &mut peers {
-        assert_eq!(peer.read_to_end(SOON), (b"ok".to_vec(), Ending::Eof));
-    }
+fn with_max_staged(max_staged: usize) -> ReactorConfig {
+    ReactorConfig { max_staged, ..ReactorConfig::default() }
 }
 
 /// `max_staged`: a staging too many is refused with its numbers, takes nothing, is counted, and the connection lives.
@@ -204,23 +127,16 @@ fn a_full_post_queue_does_not_refuse_wakes() {
 fn a_staging_too_many_is_refused_and_the_connection_lives() {
     const MAX: usize = 64 * 1024;
     let case = Case::start();
-    let (tell, told) = channel();
-    let server = Server::start(&case, |b| {
-        b.config(ReactorConfig { max_staged: MAX, ..ReactorConfig::default() });
-        b.listen(loopback(), move |mut connection: Connection| {
-            let tell = tell.clone();
-            async move {
-                let body = pattern(MAX);
-                let before = connection.stage(&body[..MAX - 10]);
-                let refused = connection.stage(&[0; 11]);
-                let fits = connection.stage(&body[MAX - 10..]);
-                let full = connection.stage(&[0]);
-                let _ = tell.send((before, refused, fits, full, connection.staged_len()));
-                connection.flush().await?;
-                // There is room again; and send_all goes in portions, whatever the limit.
-                connection.send_all(&pattern(5 * MAX)).await
-            }
-        });
+    let (server, told) = telling(&case, with_max_staged(MAX), |mut connection, tell| async move {
+        let body = pattern(MAX);
+        let before = connection.stage(&body[..MAX - 10]);
+        let refused = connection.stage(&[0; 11]);
+        let fits = connection.stage(&body[MAX - 10..]);
+        let full = connection.stage(&[0]);
+        let _ = tell.send((before, refused, fits, full, connection.staged_len()));
+        connection.flush().await?;
+        // There is room again; and send_all goes in portions, whatever the limit.
+        connection.send_all(&pattern(5 * MAX)).await
     });
     let mut peer = Peer::connect(server.addr());
     let (before, refused, fits, full, staged) = told.recv_timeout(SOON).unwrap();
@@ -243,19 +159,12 @@ fn a_staging_too_many_is_refused_and_the_connection_lives() {
 fn bytes_that_wait_for_the_peer_count_in_max_staged() {
     const MAX: usize = 8 << 20;
     let case = Case::start();
-    let (tell, told) = channel();
-    let server = Server::start(&case, |b| {
-        b.config(ReactorConfig { max_staged: MAX, ..ReactorConfig::default() });
-        b.listen(loopback(), move |mut connection: Connection| {
-            let tell = tell.clone();
-            async move {
-                stage(&mut connection, &pattern(MAX))?;
-                let waits = connection.try_flush().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-                let refused = connection.stage(&pattern(MAX));
-                let _ = tell.send((waits, refused));
-                connection.flush().await
-            }
-        });
+    let (server, told) = telling(&case, with_max_staged(MAX), |mut connection, tell| async move {
+        stage(&mut connection, &pattern(MAX))?;
+        let waits = connection.try_flush().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        let refused = connection.stage(&pattern(MAX));
+        let _ = tell.send((waits, refused));
+        connection.flush().await
     });
     let mut peer = Peer::connect_stalling(server.addr());
     let (waits, refused) = told.recv_timeout(SOON).unwrap();
@@ -356,43 +265,4 @@ fn sizes_at_their_limits_construct_and_serve() {
         let (echoed, ending) = peer.read_to_end(SOON);
         assert!(echoed == body && ending == Ending::Eof, "{text}: {} bytes, {ending:?}", echoed.len());
     }
-}
-
-/// What was taken runs and what was refused is counted, whoever posts at the same time.
-#[test]
-fn posts_of_many_threads_never_exceed_the_limit() {
-    const MAX: usize = 8;
-    let case = Case::start();
-    let server = Server::start(&case, |b| {
-        b.config(ReactorConfig { max_posts: MAX, ..ReactorConfig::default() });
-        b.listen(loopback(), http_ok);
-    });
-    let reactor = server.reactor();
-    let ran = Arc::new(AtomicUsize::new(0));
-    let (mut taken, mut refused) = (0, 0);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..4)
-            .map(|_| {
-                scope.spawn(|| {
-                    let (mut taken, mut refused) = (0_usize, 0_usize);
-                    for _ in 0..5000 {
-                        let ran = Arc::clone(&ran);
-                        match reactor.run_here(move || ran.fetch_add(1, Ordering::Relaxed)) {
-                            Ok(_) => taken += 1,
-                            Err(PostError::Full(_)) => refused += 1,
-                            Err(other) => panic!("{other:?}"),
-                        }
-                    }
-                    (taken, refused)
-                })
-            })
-            .collect();
-        for thread in threads {
-            let (t, r) = thread.join().unwrap();
-            (taken, refused) = (taken + t, refused + r);
-        }
-    });
-    assert!(wait_until(SOON, || ran.load(Ordering::Relaxed) == taken), "a post that was taken did not run");
-    assert_eq!(server.stats().posts_refused, refused as u64);
-    assert_eq!(taken + refused, 20_000);
 }

@@ -2,45 +2,22 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::io::{self, ErrorKind, Seek, Write};
+use std::io::{self, ErrorKind, Seek};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use epoxide::{CloseReason, Connection, ReactorConfig};
+use epoxide::{CloseReason, Connection};
 use epoxide_tests_e2e::{
-    Case, Ending, Gate, Parker, Peer, Server, block_within, loopback, pattern, poll_once, stage, wait_until,
+    Case, Ending, Parker, Peer, Server, block_within, hand_over, loopback, nameless_file, pattern, poll_once, stage,
+    wait_until,
 };
 
 const HANG: Duration = Duration::from_secs(30);
-
-/// A file that has no name.
-fn file(bytes: &[u8]) -> Arc<OwnedFd> {
-    let path = std::env::temp_dir().join(format!("epoxide-send-file-{}-{:p}", std::process::id(), bytes));
-    let mut file = File::options().read(true).write(true).create_new(true).open(&path).expect("a temporary file");
-    std::fs::remove_file(&path).unwrap();
-    file.write_all(bytes).unwrap();
-    Arc::new(OwnedFd::from(file))
-}
-
-/// A server that hands its connections to the test, with little room in the kernel.
-fn hand_over(case: &Case) -> (Server, Receiver<Connection>) {
-    let (connections, accepted) = channel();
-    let server = Server::start(case, |b| {
-        b.listen(loopback(), move |connection: Connection| {
-            let connections = connections.clone();
-            async move {
-                let _ = connection.set_send_buffer_size(16 * 1024);
-                let _ = connections.send(connection);
-            }
-        });
-    });
-    (server, accepted)
-}
 
 fn connect(server: &Server, accepted: &Receiver<Connection>) -> (Peer, Connection) {
     let peer = Peer::connect_stalling(server.addr());
@@ -79,7 +56,7 @@ fn ranges(len: u64) -> Vec<Range<u64>> {
 fn ranges_go_out_in_order_from_the_reactor_and_from_a_thread() {
     let case = Case::start();
     let content = pattern(5 << 20);
-    let (file, ranges) = (file(&content), ranges(5 << 20));
+    let (file, ranges) = (nameless_file(&content), ranges(5 << 20));
     let whole = expected(&content, &ranges);
     let (sent, of_file) = (ranges.clone(), file.clone());
     let server = Server::start(&case, |b| {
@@ -115,7 +92,7 @@ fn what_cannot_be_sent_is_refused_and_the_connection_stays_usable() {
     let case = Case::start();
     let (server, accepted) = hand_over(&case);
     let (mut peer, mut connection) = connect(&server, &accepted);
-    let file = file(b"0123456789");
+    let file = nameless_file(b"0123456789");
     let socket: Arc<OwnedFd> = Arc::new(OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0));
     let directory: Arc<OwnedFd> = Arc::new(OwnedFd::from(File::open("/").unwrap()));
     stage(&mut connection, b"before ").unwrap();
@@ -148,7 +125,7 @@ fn a_slow_reader_is_served_by_the_caller_and_parks_between() {
     let content = pattern(4 << 20);
     let (mut peer, mut connection) = connect(&server, &accepted);
     let sent = {
-        let file = file(&content);
+        let file = nameless_file(&content);
         std::thread::spawn(move || (block_within(connection.send_file(file, ..), HANG), connection))
     };
     let mut received = Vec::new();
@@ -174,7 +151,7 @@ fn a_reset_ends_it_with_the_reason() {
         let (server, accepted) = hand_over(&case);
         let (peer, mut connection) = connect(&server, &accepted);
         let close = connection.close_handle();
-        let file = file(&pattern(8 << 20));
+        let file = nameless_file(&pattern(8 << 20));
         let sender = std::thread::spawn(move || {
             let result = block_within(connection.send_file(file, ..), HANG);
             (result, connection.close_reason())
@@ -204,7 +181,7 @@ fn a_close_waits_for_the_file() {
     let (peer, mut connection) = connect(&server, &accepted);
     let close = connection.close_handle();
     let content = pattern(3 << 20);
-    let file = file(&content);
+    let file = nameless_file(&content);
     let sender = std::thread::spawn(move || block_within(connection.send_file(file, ..), HANG));
     assert!(wait_until(HANG, || server.stats().flush_parks > 0));
     close.close();
@@ -219,7 +196,7 @@ fn a_file_truncated_meanwhile_is_an_error_and_a_reset() {
     let case = Case::start();
     let (server, accepted) = hand_over(&case);
     let (mut peer, mut connection) = connect(&server, &accepted);
-    let file = file(&pattern(4 << 20));
+    let file = nameless_file(&pattern(4 << 20));
     let truncates = File::from(file.try_clone().unwrap());
     let sender = std::thread::spawn(move || {
         let result = block_within(connection.send_file(file, ..), HANG);
@@ -244,7 +221,7 @@ fn a_dropped_future_never_leaves_a_part() {
     let (server, accepted) = hand_over(&case);
     // Not polled at all, and polled while what is staged does not move.
     let (peer, mut connection) = connect(&server, &accepted);
-    let file = file(&pattern(1 << 20));
+    let file = nameless_file(&pattern(1 << 20));
     let head = pattern(2 << 20);
     drop(connection.send_file(file.clone(), ..));
     stage(&mut connection, &head).unwrap();
@@ -298,7 +275,7 @@ fn drops_against_writable_edges() {
     let case = Case::start_rounds();
     let (server, accepted) = hand_over(&case);
     let content = pattern(200_000);
-    let file = file(&content);
+    let file = nameless_file(&content);
     let mut rng = epoxide_tests_e2e::Rng::new(5);
     let (mut cut, mut usable, mut whole) = (0, 0, 0);
     for round in 0..epoxide_tests_e2e::rounds() {
@@ -349,97 +326,6 @@ fn drops_against_writable_edges() {
     assert!(cut > 0 && usable > 0 && whole > 0, "vacuity: {cut} cut, {usable} usable, {whole} whole");
 }
 
-/// The idle read of the other half waits for the file and ends with it.
-#[test]
-fn a_drain_waits_for_the_file() {
-    let case = Case::start();
-    let (halves, accepted) = channel();
-    let server = Server::start(&case, |b| {
-        b.listen(loopback(), move |connection: Connection| {
-            let halves = halves.clone();
-            async move {
-                connection.set_send_buffer_size(16 * 1024)?;
-                let (mut reader, writer) = connection.into_split();
-                let _ = halves.send(writer);
-                while reader.read_idle().await?.is_some() {}
-                io::Result::Ok(())
-            }
-        });
-    });
-    let peer = Peer::connect_stalling(server.addr());
-    let mut writer = accepted.recv_timeout(HANG).unwrap();
-    let content = pattern(3 << 20);
-    let file = file(&content);
-    let sender = std::thread::spawn(move || block_within(writer.send_file(file, ..), HANG));
-    assert!(wait_until(HANG, || server.stats().flush_parks > 0));
-    let reactor = server.reactor();
-    let stopping = std::thread::spawn(move || server.stop(HANG).unwrap());
-    // The drain's mark wakes the idle read once; only then does the peer read.
-    let polls = reactor.stats().task_polls;
-    assert!(wait_until(HANG, || reactor.stats().task_polls > polls) || stopping.is_finished());
-    let (received, ending) = read_on(peer).join().unwrap();
-    assert_eq!((received.len(), ending), (content.len(), Ending::Eof));
-    sender.join().unwrap().expect("left behind").unwrap();
-    let report = stopping.join().unwrap();
-    assert!(report.graceful && report.cut == 0, "{report:?}");
-}
-
-/// A stop at once does not wait, and leaves the sender not behind.
-#[test]
-fn a_stop_ends_a_waiting_send() {
-    let case = Case::start();
-    let (mut server, accepted) = hand_over(&case);
-    let (_peer, mut connection) = connect(&server, &accepted);
-    let file = file(&pattern(8 << 20));
-    let sender = std::thread::spawn(move || {
-        let result = block_within(connection.send_file(file, ..), HANG);
-        (result, connection.close_reason())
-    });
-    assert!(wait_until(HANG, || server.stats().flush_parks > 0));
-    server.abandon_connections();
-    server.stop(Duration::from_millis(50)).unwrap();
-    let (result, reason) = sender.join().unwrap();
-    assert!(result.expect("left behind").is_err());
-    assert_eq!(reason, Some(CloseReason::Aborted));
-}
-
-/// A big file on a reactor goes out in portions: what else is runnable gets its turn between them.
-#[test]
-fn a_send_on_a_reactor_yields() {
-    let case = Case::start();
-    let len: u64 = 16 << 20;
-    let file = file(&pattern(len as usize));
-    let (turns, counted) = channel();
-    let budget = 64 * 1024;
-    let server = Server::start(&case, |b| {
-        b.config(ReactorConfig { flush_budget: budget, ..ReactorConfig::default() });
-        b.listen(loopback(), move |mut connection: Connection| {
-            let (file, turns) = (file.clone(), turns.clone());
-            async move {
-                let over = Gate::new();
-                let seen = over.clone();
-                let other = epoxide::spawn_local(async move {
-                    let mut turns = 0_u64;
-                    while !seen.is_open() {
-                        turns += 1;
-                        epoxide::yield_now().await;
-                    }
-                    turns
-                });
-                let sent = connection.send_file(file, ..).await;
-                over.open();
-                let _ = turns.send(other.await.unwrap_or(0));
-                sent?;
-                connection.shutdown().await
-            }
-        });
-    });
-    let (received, ending) = read_on(Peer::connect(server.addr())).join().unwrap();
-    assert_eq!((received.len() as u64, ending), (len, Ending::Eof));
-    let turns = counted.recv_timeout(HANG).unwrap();
-    assert!(turns >= len / budget as u64, "{turns} turns of another task during {} portions", len / budget as u64);
-}
-
 /// The compiler's word that it may move between threads.
 #[test]
 fn the_future_is_send() {
@@ -447,5 +333,5 @@ fn the_future_is_send() {
     let case = Case::start();
     let (server, accepted) = hand_over(&case);
     let (_peer, mut connection) = connect(&server, &accepted);
-    is_send(&connection.send_file(file(b"x"), ..));
+    is_send(&connection.send_file(nameless_file(b"x"), ..));
 }

@@ -233,6 +233,10 @@ impl Receive for TlsReadHalf {
         self.try_read()
     }
 
+    fn begin_wait(&mut self) {
+        Self::begin_wait(self);
+    }
+
     fn close_handle(&self) -> CloseHandle {
         Self::close_handle(self)
     }

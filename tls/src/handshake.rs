@@ -124,12 +124,12 @@ impl UnderWay {
         loop {
             if let Some(error) = &self.failed {
                 // The alert goes out first; if it cannot, the peer knows that something failed.
-                let _ = ready!(self.write.poll_queue(cx, false));
+                let _ = ready!(self.write.poll_queue(cx, None));
                 return Poll::Ready(Err(error.clone().into()));
             }
             if self.shaken {
                 // A connection that has ended needs no keys: its user is told.
-                if ready!(self.write.poll_queue(cx, false)).is_ok() {
+                if ready!(self.write.poll_queue(cx, None)).is_ok() {
                     let exact = !self.stream.get_ref().has_input();
                     self.kernel = self.place.uses().hand_over(self.ktls, self.stream.ssl(), &self.queue, exact);
                 }
@@ -152,7 +152,7 @@ impl UnderWay {
             // Until its first byte a client is nobody's business: a drain ends it.
             let received = match self.begun {
                 // What comes first can be no more than the client's hello.
-                false => Pin::new(&mut self.read.read_idle()).poll(cx),
+                false => self.read.poll_read_idle(cx),
                 true if self.ktls == Ktls::TxRx => self.poll_exact(cx),
                 true => self.read.poll_read(cx),
             };

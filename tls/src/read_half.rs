@@ -10,7 +10,6 @@ use crate::read_ops::{TlsRead, TlsReadMore, TlsReadSlice};
 use crate::session::{Next, Session};
 use epoxide::layer::is_record_ahead;
 use epoxide::{CloseHandle, CloseReason, Draining, ReactorHandle, ReadHalf, ReadTimeoutSuspended, RecvBuf};
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -110,6 +109,12 @@ impl TlsReadHalf {
         self.poll_block(cx, false)
     }
 
+    /// For code that reads by the poll forms: a new wait begins here; see [`ReadHalf::begin_wait`]. The futures call it
+    /// themselves.
+    pub fn begin_wait(&mut self) {
+        self.half.begin_wait();
+    }
+
     /// Reads what is known to be there, without waiting.
     ///
     /// # Errors
@@ -142,7 +147,7 @@ impl TlsReadHalf {
     pub(crate) fn poll_block(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Option<RecvBuf>>> {
         if self.session.facts.kernel_rx() {
             return self.poll_kernel(idle, |half| match idle {
-                true => Pin::new(&mut half.read_idle()).poll(cx),
+                true => half.poll_read_idle(cx),
                 false => half.poll_read(cx),
             });
         }
@@ -181,7 +186,7 @@ impl TlsReadHalf {
             if let Some(result) = self.look(&mut into) {
                 return Poll::Ready(result);
             }
-            let received = if idle { Pin::new(&mut self.half.read_idle()).poll(cx) } else { self.half.poll_read(cx) };
+            let received = if idle { self.half.poll_read_idle(cx) } else { self.half.poll_read(cx) };
             match ready!(received)? {
                 Some(input) => self.received(input),
                 // A drain, or a FIN where nothing was under way.

@@ -20,6 +20,7 @@ pub struct TlsRead<'a> {
 
 impl<'a> TlsRead<'a> {
     pub(crate) fn new(half: &'a mut TlsReadHalf, idle: bool) -> Self {
+        half.begin_wait();
         Self { half, idle }
     }
 }
@@ -43,6 +44,7 @@ pub struct TlsReadMore<'a> {
 
 impl<'a> TlsReadMore<'a> {
     pub(crate) fn new(half: &'a mut TlsReadHalf, buf: &'a mut RecvBuf) -> Self {
+        half.begin_wait();
         Self { half, buf }
     }
 }
@@ -66,6 +68,7 @@ pub struct TlsReadSlice<'a> {
 
 impl<'a> TlsReadSlice<'a> {
     pub(crate) fn new(half: &'a mut TlsReadHalf, space: &'a mut [u8]) -> Self {
+        half.begin_wait();
         Self { half, space }
     }
 }

@@ -111,7 +111,13 @@ impl Session {
         let (mut n, mut next) = (0, Next::More);
         while n < space.len() && matches!(next, Next::More) {
             match core.decrypt_once(&mut space[n..]) {
-                Ok(got) => n += got,
+                Ok(got) => {
+                    n += got;
+                    // The record is at its end and BoringSSL reads none ahead: to ask it again would only fail.
+                    if n < space.len() && !core.stream.get_ref().has_input() {
+                        next = Next::Receive;
+                    }
+                }
                 Err(end) => next = end,
             }
         }

@@ -118,11 +118,12 @@ impl TlsWriteHalf {
 
     /// The poll form of [`flush`](Self::flush). A `Pending` has registered `cx`'s waker in place of any earlier one.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.half.staged_len() == 0 {
-            return self.half.poll_queue(cx, false);
+        let staged = self.half.staged_len();
+        if staged == 0 {
+            return self.half.poll_queue(cx, None);
         }
         match self.encrypt_staged() {
-            Ok(()) => self.half.poll_queue(cx, true),
+            Ok(()) => self.half.poll_queue(cx, Some(staged)),
             Err(error) => Poll::Ready(Err(error)),
         }
     }

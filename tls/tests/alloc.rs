@@ -29,13 +29,18 @@ const KIB: [u8; 1024] = [7; 1024];
 async fn rounds(conn: &mut TlsConnection) -> (u64, u64) {
     let (mut flushing, mut reading) = (0, 0);
     for round in 0..WARM_UP + ROUNDS {
-        let flushed = allocation_counter::measure(|| {
-            for _ in 0..FLUSHES {
-                conn.stage(&KIB).unwrap();
-                conn.try_flush().unwrap();
-            }
-        });
-        // Every poll of a read, parking included, with the allocator watched.
+        // Every poll, parking and yielding included, with the allocator watched.
+        let mut flushed = 0;
+        for _ in 0..FLUSHES {
+            flushed += allocation_counter::measure(|| conn.stage(&KIB).unwrap()).count_total;
+            std::future::poll_fn(|cx| {
+                let mut polled = std::task::Poll::Pending;
+                flushed += allocation_counter::measure(|| polled = conn.poll_flush(cx)).count_total;
+                polled
+            })
+            .await
+            .unwrap();
+        }
         let (mut got, mut read) = (0, 0);
         while got < KIB.len() {
             got += std::future::poll_fn(|cx| {
@@ -49,7 +54,7 @@ async fn rounds(conn: &mut TlsConnection) -> (u64, u64) {
             .await;
         }
         if round >= WARM_UP {
-            flushing += flushed.count_total;
+            flushing += flushed;
             reading += read;
         }
     }

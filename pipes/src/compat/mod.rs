@@ -4,5 +4,9 @@
 
 #[cfg(feature = "futures-io")]
 mod futures_io;
+#[cfg(feature = "hyper")]
+pub(crate) mod hyper;
 #[cfg(feature = "tokio")]
 mod tokio;
+#[cfg(feature = "tower")]
+pub(crate) mod tower;

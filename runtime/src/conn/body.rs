@@ -10,7 +10,10 @@
 //! | `accepted` | the flush owner | the sweep | relaxed: a count |
 //! | `activity` | reader, writer | the sweep | relaxed: a time |
 //! | `deadline` | the user, the timer that fires | the same | its mutex |
-//! | `suspended` | guards | the sweep | a count |
+//! | `locator` | the first close handle or guard | those, the mover, the sweep | once; itself |
+//! | `socket` | whoever ends it, the mover | the same | itself |
+//! | `places` | the reactor, the mover | nobody | its mutex |
+//! | `min_send_rate` | the user | the sweep | a number |
 //! | `ends` | halves, reader | the reactor | read-modify-writes |
 //! | `reason` | whoever is first | everybody | once |
 //! | `key` | the reactor, before epoll knows the socket | anybody | release/acquire |
@@ -23,7 +26,9 @@ use crate::conn::ending;
 use crate::conn::flush_word::{Close, FlushWord, Leave};
 use crate::conn::frames::Frames;
 use crate::conn::layer::Layer;
+use crate::conn::locator::Locator;
 use crate::conn::read_word::{Mark, ReadWord, Waiter};
+use crate::conn::socket_word::SocketWord;
 use crate::error::CloseReason;
 use crate::exec::home::{Guest, Home, Msg, Stage};
 use crate::exec::local::{self, Here};
@@ -56,8 +61,6 @@ pub(crate) mod ends {
     pub(crate) const KNOWN: u32 = 32;
     /// The connect is not decided yet.
     pub(crate) const CONNECTING: u32 = 64;
-    /// The socket was taken out (`into_std`) and is not ours to end.
-    pub(crate) const TAKEN: u32 = 128;
 
     /// Nobody uses the connection any more.
     pub(crate) fn are_both_gone(bits: u32) -> bool {
@@ -68,9 +71,9 @@ pub(crate) mod ends {
     /// The kernel decrypts: a recv that fails with EIO has met a record that is no data.
     pub(crate) const RECORDS: u32 = 2048;
     /// An edge said that the peer sends nothing more.
-    pub(crate) const PEER_HALF: u32 = 256;
+    pub(crate) const PEER_HALF: u32 = 128;
     /// An edge said that the connection is broken, or over both ways.
-    pub(crate) const HUNG_UP: u32 = 512;
+    pub(crate) const HUNG_UP: u32 = 256;
 }
 
 /// What a flush leaves behind when it cannot finish at once.
@@ -90,6 +93,9 @@ pub(crate) struct Slow {
     pub(crate) layer: Option<Box<Weak<dyn Layer>>>,
 }
 
+/// A connection that was told no rate of its own.
+pub(crate) const REACTORS_RATE: u64 = u64::MAX;
+
 /// See the module's text.
 pub(crate) struct Body {
     pub(crate) read: ReadWord,
@@ -106,13 +112,16 @@ pub(crate) struct Body {
     reader: Mutex<Option<Waker>>,
     pub(crate) slow: Mutex<Slow>,
     pub(crate) deadline: Mutex<deadline::Slot>,
-    /// Guards that hold the read clock.
-    pub(crate) suspended: AtomicU32,
+    /// How those find it who hold it weakly. Few connections have one.
+    pub(crate) locator: OnceLock<Arc<Locator>>,
+    pub(crate) socket: SocketWord,
+    /// Bytes a second that the peer must take; [`REACTORS_RATE`]: as the reactor's configuration says.
+    pub(crate) min_send_rate: AtomicU64,
     reason: OnceLock<CloseReason>,
     pub(crate) listener: ListenerId,
     pub(crate) tcp: bool,
     /// Places within the limits of the runtime and of the listener, until the descriptor closes.
-    _places: [Option<Place>; 2],
+    pub(crate) places: Mutex<[Option<Place>; 2]>,
     fd: OwnedFd,
 }
 
@@ -169,11 +178,13 @@ impl Body {
                 layer: None,
             }),
             deadline: Mutex::default(),
-            suspended: AtomicU32::new(0),
+            locator: OnceLock::new(),
+            socket: SocketWord::new(),
+            min_send_rate: AtomicU64::new(REACTORS_RATE),
             reason: OnceLock::new(),
             listener,
             tcp,
-            _places: places,
+            places: Mutex::new(places),
             fd,
         }
     }
@@ -190,9 +201,16 @@ impl Body {
     }
 
     /// The same, with a place within its listener's limit.
-    pub(crate) fn holding(mut self, place: Option<Place>) -> Self {
-        self._places[1] = place;
+    pub(crate) fn holding(self, place: Option<Place>) -> Self {
+        lock(&self.places)[1] = place;
         self
+    }
+
+    /// What a move makes: the same for the socket of another body, which keeps it until the move is done.
+    pub(crate) fn arriving(fd: OwnedFd, home: Arc<Home>, from: &Self) -> Self {
+        let mut body = Self::to_be_adopted(fd, home, from.listener, false);
+        body.socket = SocketWord::arriving();
+        body
     }
 
     pub(crate) fn key(&self) -> Key {

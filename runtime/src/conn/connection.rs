@@ -3,7 +3,7 @@
 //! State: the two halves. Thread class: any thread, one task at a time (`&mut self`). Laws: 1, 3, 5, 6.
 
 use crate::buf::RecvBuf;
-use crate::conn::body::Body;
+use crate::conn::body::{Body, REACTORS_RATE};
 use crate::conn::deadline::{self, ReadTimeoutSuspended};
 use crate::conn::ending::{self, CloseHandle};
 use crate::conn::read_half::{Intent, ReadHalf};
@@ -16,6 +16,7 @@ use crate::error::{CloseReason, StagedLimit};
 use crate::exec::draining::Draining;
 use crate::exec::handle::ReactorHandle;
 use crate::id::ListenerId;
+use crate::sync::plain::Ordering;
 use crate::sys;
 use bytes::Bytes;
 use std::fmt;
@@ -66,12 +67,12 @@ impl Connection {
         Self { read: ReadHalf::new(body.clone()), write: WriteHalf::new(body) }
     }
 
-    pub(crate) fn body_arc(&self) -> Arc<Body> {
-        (*self.read.body).clone()
+    pub(crate) fn body(&self) -> &Arc<Body> {
+        &self.read.body
     }
 
-    pub(crate) fn body(&self) -> &Body {
-        &self.read.body
+    pub(crate) fn halves(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
+        (&mut self.read, &mut self.write)
     }
 
     /// See [`ReadHalf::read`].
@@ -258,7 +259,8 @@ macro_rules! facts {
                 self.$($body).+.listener
             }
 
-            /// Names this connection among those that its reactor ever had (until 2^32 have used its table slot).
+            /// Names this connection among those that its reactor ever had (until 2^32 have used its table slot). It has
+            /// another one after [`rehome`](Connection::rehome).
             pub fn id(&self) -> u64 {
                 self.$($body).+.key().0
             }
@@ -278,6 +280,13 @@ macro_rules! facts {
             /// Holds the read clock while the guard lives; afterwards it counts anew. Guards nest.
             pub fn suspend_read_timeout(&self) -> ReadTimeoutSuspended {
                 ReadTimeoutSuspended::new(&self.$($body).+)
+            }
+
+            /// Bytes a second that the peer must take on average over every 5 s of a waiting flush, in place of
+            /// [`ReactorConfig::min_send_rate`](crate::ReactorConfig::min_send_rate); 0 is off. Any thread.
+            pub fn set_min_send_rate(&self, bytes_per_second: u64) {
+                let rate = bytes_per_second.min(REACTORS_RATE - 1);
+                self.$($body).+.min_send_rate.store(rate, Ordering::Relaxed);
             }
 
             /// Waits until the reactor drains: for answers that never end by themselves.

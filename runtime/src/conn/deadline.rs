@@ -3,14 +3,16 @@
 //! State: one armed deadline a connection, behind a mutex that guards no user code. Who touches it: the user sets and
 //! clears, the timer that fires closes. Thread class: any thread. Laws: 9 (the timer holds the body weakly), 11.
 
-use crate::conn::body::{Body, ends};
+use crate::conn::body::Body;
 use crate::conn::ending;
+use crate::conn::locator::Locator;
 use crate::error::{Clock, CloseReason};
 use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
 use crate::time::{self, Sleep};
+use crate::trace;
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -24,6 +26,8 @@ pub(crate) struct Slot {
     /// Counts the settings: a look that began under an earlier one puts nothing back.
     epoch: u32,
     armed: Option<Box<Armed>>,
+    /// What was asked for, whoever has it in hand: it goes along when the connection moves.
+    asked: Option<(Instant, &'static str)>,
     /// Somebody came to look while another look had it: the timer may have fired for the last time.
     missed: bool,
 }
@@ -44,7 +48,8 @@ enum Back {
 
 impl Slot {
     /// Whatever was armed comes back, to be dropped with no lock held.
-    fn set(&mut self, next: Option<Box<Armed>>) -> Option<Box<Armed>> {
+    fn set(&mut self, asked: Option<(Instant, &'static str)>, next: Option<Box<Armed>>) -> Option<Box<Armed>> {
+        self.asked = asked;
         self.epoch = self.epoch.wrapping_add(1);
         std::mem::replace(&mut self.armed, next)
     }
@@ -79,7 +84,7 @@ impl Wake for Alarm {
 /// Sets, moves or (with `None`) clears the deadline.
 pub(crate) fn set(body: &Arc<Body>, at: Option<Instant>, what: &'static str) {
     let next = at.map(|at| Box::new(Armed { sleep: time::sleep_until(at), what }));
-    let old = lock(&body.deadline).set(next);
+    let old = lock(&body.deadline).set(at.map(|at| (at, what)), next);
     // Its drop takes the timer's lock: not under ours.
     drop(old);
     if at.is_some() {
@@ -89,8 +94,17 @@ pub(crate) fn set(body: &Arc<Body>, at: Option<Instant>, what: &'static str) {
 
 /// Disarms it; for the end of the connection.
 pub(crate) fn clear(body: &Body) {
-    let old = lock(&body.deadline).set(None);
+    take(body);
+}
+
+/// Disarms it and says what it was, for a connection that moves.
+pub(crate) fn take(body: &Body) -> Option<(Instant, &'static str)> {
+    let mut slot = lock(&body.deadline);
+    let asked = slot.asked.take();
+    let old = slot.set(None, None);
+    drop(slot);
     drop(old);
+    asked
 }
 
 /// Looks repeated for an alarm that came during a look. More than one is rare; where no timer is to be had, each poll
@@ -126,19 +140,37 @@ fn look(body: &Arc<Body>) {
     }
 }
 
+/// Has nothing happened for longer than `read_timeout`, and does nothing hold that clock? Whether anybody waits is
+/// another question.
+pub(crate) fn read_clock_ran_out(body: &Body, now_ms: u32) -> bool {
+    let limit = body.home.config.read_timeout;
+    let held =
+        body.locator.get().is_some_and(|at| at.is_suspended()) || !body.flush.is_idle() || body.flush.is_closed();
+    if limit.is_zero() || held {
+        return false;
+    }
+    let idle = now_ms.wrapping_sub(body.activity.load(Ordering::Relaxed));
+    // A stamp from another thread may be a tick of the coarse clock ahead of this one.
+    let idle = if idle > u32::MAX / 2 { 0 } else { idle };
+    u128::from(idle) > limit.as_millis()
+}
+
 /// A clock closes a connection: what waits on it resumes with the reason. With output under way the peer sees a reset
 /// (what it did not get must not look whole), else a FIN.
 pub(crate) fn ran_out(body: &Body, reason: CloseReason) {
-    if body.has_ended(ends::TAKEN) {
+    if !body.socket.is_ours() {
         return;
     }
     body.home.count(Count::Timeouts, 1);
+    trace::timed_out(body.home.index, body.key(), reason);
     if !body.flush.is_idle() {
         ending::reset(body, reason);
         return;
     }
     body.store_reason(reason);
-    let _ = sys::socket::shutdown_both(body.as_fd());
+    if body.socket.cut() {
+        let _ = sys::socket::shutdown_both(body.as_fd());
+    }
     body.end(reason);
 }
 
@@ -147,22 +179,22 @@ pub(crate) fn ran_out(body: &Body, reason: CloseReason) {
 #[must_use = "the read clock runs again when the guard is dropped"]
 pub struct ReadTimeoutSuspended {
     /// Weakly: a guard that is kept for long keeps no descriptor.
-    body: Weak<Body>,
+    at: Arc<Locator>,
 }
 
 impl ReadTimeoutSuspended {
     pub(crate) fn new(body: &Arc<Body>) -> Self {
-        body.suspended.fetch_add(1, Ordering::AcqRel);
-        Self { body: Arc::downgrade(body) }
+        let at = Locator::of(body);
+        at.suspend();
+        Self { at }
     }
 }
 
 impl Drop for ReadTimeoutSuspended {
     fn drop(&mut self) {
-        let Some(body) = self.body.upgrade() else { return };
         // The new start first: a tick between the two must not see the old one.
-        body.touch(crate::exec::local::here(&body.home));
-        body.suspended.fetch_sub(1, Ordering::AcqRel);
+        self.at.apply(|body| body.touch(crate::exec::local::here(&body.home)));
+        self.at.resume();
     }
 }
 
@@ -179,7 +211,7 @@ mod tests {
     #[test]
     fn an_alarm_during_a_look_is_not_lost() {
         let mut slot = Slot::default();
-        assert!(slot.set(Some(armed("a"))).is_none());
+        assert!(slot.set(None, Some(armed("a"))).is_none());
         let (epoch, taken) = slot.take().unwrap();
         assert!(slot.take().is_none(), "two looks have it");
         assert!(matches!(slot.put_back(epoch, taken), Back::Missed));
@@ -190,13 +222,13 @@ mod tests {
     #[test]
     fn a_deadline_that_was_set_anew_or_cleared_during_a_look_is_not_put_back() {
         let mut slot = Slot::default();
-        drop(slot.set(Some(armed("old"))));
+        drop(slot.set(None, Some(armed("old"))));
         let (epoch, taken) = slot.take().unwrap();
-        assert!(slot.set(Some(armed("new"))).is_none());
+        assert!(slot.set(None, Some(armed("new"))).is_none());
         assert!(matches!(slot.put_back(epoch, taken), Back::Gone(old) if old.what == "old"));
         let (epoch, taken) = slot.take().unwrap();
         assert_eq!(taken.what, "new");
-        drop(slot.set(None));
+        drop(slot.set(None, None));
         assert!(matches!(slot.put_back(epoch, taken), Back::Gone(_)));
         assert!(slot.take().is_none());
     }

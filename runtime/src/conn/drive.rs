@@ -117,7 +117,7 @@ pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option
 }
 
 /// The owner has left Flushing with everything out.
-fn left_idle(body: &Body, fin: bool) {
+pub(crate) fn left_idle(body: &Body, fin: bool) {
     if fin {
         send_fin(body);
     }

@@ -1,10 +1,11 @@
 //! How a connection ends: FIN, reset, the close handle, and letting go.
 //!
 //! State: none of its own. Thread class: any thread. Laws: 5 (reset reaches the peer whoever else holds the socket),
-//! 6 (letting go), 11 (reasons), 9 (a close handle holds the body weakly).
+//! 6 (letting go), 11 (reasons), 9 (a close handle holds the body weakly, and follows it when it moves).
 
 use crate::conn::body::{Body, ends};
 use crate::conn::drive::send_fin;
+use crate::conn::locator::Locator;
 use crate::conn::shared;
 use crate::error::CloseReason;
 use crate::exec::home::{Msg, Stage};
@@ -15,47 +16,47 @@ use crate::sys;
 use std::fmt;
 use std::ops::Deref;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Closes or resets a connection from any thread, while others read and write it. Cheap to clone; it does not keep
 /// the connection open.
 #[derive(Clone)]
 pub struct CloseHandle {
-    body: Weak<Body>,
+    at: Arc<Locator>,
 }
 
 impl fmt::Debug for CloseHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CloseHandle").field("open", &(self.body.strong_count() > 0)).finish()
+        f.debug_struct("CloseHandle").field("open", &self.at.current().is_some()).finish()
     }
 }
 
 impl CloseHandle {
     pub(crate) fn new(body: &Arc<Body>) -> Self {
-        Self { body: Arc::downgrade(body) }
+        Self { at: Locator::of(body) }
     }
 
     /// Ends the connection in good order: what is queued goes out, the FIN follows it, reads end. A parked read
     /// resumes, first with what was received, then with [`CloseReason::Local`]; what is staged but was not flushed is
     /// refused. Does nothing on a connection that is over.
     pub fn close(&self) {
-        let Some(body) = self.body.upgrade() else { return };
-        if body.has_ended(ends::TAKEN) {
-            return;
-        }
-        body.store_reason(CloseReason::Local);
-        fin_behind_queue(&body);
-        // Not shutdown(SHUT_RD): the kernel would answer what the peer still sends with a reset, which cuts what is queued.
-        body.signal_reader(crate::conn::read_word::Mark::Sticky);
-        body.wake_ready();
+        self.at.apply(|body| {
+            if !body.socket.is_ours() {
+                return;
+            }
+            body.store_reason(CloseReason::Local);
+            fin_behind_queue(body);
+            // Not shutdown(SHUT_RD): the kernel would answer what the peer still sends with a reset, which cuts what is
+            // queued.
+            body.signal_reader(crate::conn::read_word::Mark::Sticky);
+            body.wake_ready();
+        });
     }
 
     /// Ends the connection at once: the peer sees a reset, whoever else holds the socket; parked reads and flushes
     /// resume with [`CloseReason::Local`]. Does nothing on a connection that is over.
     pub fn reset(&self) {
-        if let Some(body) = self.body.upgrade() {
-            reset(&body, CloseReason::Local);
-        }
+        self.at.apply(|body| reset(body, CloseReason::Local));
     }
 }
 
@@ -72,7 +73,7 @@ pub(crate) fn fin_behind_queue(body: &Body) {
 /// The peer sees a reset; everybody on this side sees `reason` (if it is the first).
 pub(crate) fn reset(body: &Body, reason: CloseReason) {
     body.store_reason(reason);
-    if !body.has_ended(ends::TAKEN) {
+    if body.socket.cut() {
         // A socket that is not connected any more cannot be reset, and need not be.
         let _ = sys::socket::reset(body.as_fd());
     }
@@ -153,7 +154,7 @@ fn why_broken(body: &Body, reader_gone: bool) -> Option<CloseReason> {
 
 /// A half is dropped. The last one lets the connection go.
 fn half_gone(body: &Body, half: u32) {
-    if body.has_ended(ends::TAKEN) {
+    if !body.socket.is_ours() {
         // Whoever took the socket ends it.
     } else if half == ends::WRITER_GONE && (std::thread::panicking() || local::discard() != Discard::No) {
         // A cut body must not look whole (law 6). A reader that dies alone cuts nothing.

@@ -60,7 +60,7 @@ impl Queue {
     /// The queue of `conn`. From its first [`append`](Self::append) on nothing may be flushed through `conn`'s own staging:
     /// its fast path passes the queue by.
     pub fn of(conn: &Connection) -> Self {
-        Self { body: conn.body_arc() }
+        Self { body: conn.body().clone() }
     }
 
     /// Puts the layer between `conn` and its user: shared writers send through it, and it comes before the FIN.
@@ -166,13 +166,13 @@ impl WriteHalf {
         ending::reset(&self.body, CloseReason::Aborted);
     }
 
-    /// For the layer: waits until everything queued is in the kernel. `appended`: first sends, or makes sure that
-    /// somebody does.
+    /// For the layer: waits until everything queued is in the kernel. After an append, of so many bytes, it first sends, or
+    /// makes sure that somebody does.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
     #[doc(hidden)]
-    pub fn poll_queue(&mut self, cx: &mut Context<'_>, appended: bool) -> Poll<io::Result<()>> {
+    pub fn poll_queue(&mut self, cx: &mut Context<'_>, appended: Option<usize>) -> Poll<io::Result<()>> {
         self.poll_queued(cx, appended)
     }
 }

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `connection` | the whole connection: a read half and a write half in one | any thread |
 //! | `read_half` | when to recv, when to park | any thread |
+//! | `probe` | whether a recv before a park pays | any thread |
 //! | `read_ops` | the read family: named futures | any thread |
 //! | `write_half` | staging | any thread |
 //! | `write_ops` | the write family: named futures | any thread |
@@ -18,6 +19,8 @@
 //! | `body` | what all users of a connection and its reactor share | any thread |
 //! | `ending` | FIN, reset, close handle, letting go | any thread |
 //! | `deadline` | deadlines, suspending the read clock | any thread |
+//! | `rehome` | moving to another reactor | any thread |
+//! | `locator` | where a connection is, for who holds it weakly | any thread |
 //! | `address` | addresses of both families | pure |
 //! | `connect` | outbound connections: what users call | any thread |
 //! | `connect_addr` | where to connect, and how | pure |
@@ -29,6 +32,7 @@
 //! | `options` | socket options by name | any thread |
 //! | `read_word` | who looks at the input next | any thread |
 //! | `flush_word` | who sends next | any thread |
+//! | `socket_word` | may this body end the socket | any thread |
 
 pub(crate) mod address;
 pub(crate) mod async_fd;
@@ -49,15 +53,20 @@ pub(crate) mod frames;
 pub(crate) mod layer;
 #[cfg(all(test, loom))]
 mod layer_loom;
+pub(crate) mod locator;
 mod options;
 #[cfg(all(test, loom))]
 mod part_way_loom;
+mod probe;
 pub(crate) mod read_half;
 pub(crate) mod read_ops;
 pub(crate) mod read_word;
 #[cfg(all(test, loom))]
 mod read_word_loom;
 pub(crate) mod ready_made;
+pub(crate) mod rehome;
+#[cfg(all(test, loom))]
+mod rehome_loom;
 pub(crate) mod resolve;
 pub(crate) mod send_file;
 #[cfg(all(test, loom))]
@@ -66,6 +75,7 @@ pub(crate) mod shared;
 #[cfg(all(test, loom))]
 mod shared_loom;
 pub(crate) mod shared_wait;
+pub(crate) mod socket_word;
 #[cfg(all(test, not(loom)))]
 mod stress;
 pub(crate) mod watch;

@@ -1,15 +1,17 @@
 //! The reading half: when to recv, when to park.
 //!
-//! State: the reader's own flags (`more`, `streak`, `over`), never shared. Thread class: any thread, one at a time
+//! State: the reader's own flags (`more`, `streak`, `over`, `waits`), never shared. Thread class: any thread, one at a time
 //! (`&mut self`). Laws: 1 (Ready is consumed before the recv; every Pending has written its own waiter), 2 (drained
 //! rule), 6, 8 (reads in a row on a reactor thread), 11 (FIN against reset), 16 (a declined fill touches nothing).
 
 use crate::buf::{BufPool, RecvBuf};
 use crate::conn::body::{Body, ends};
+use crate::conn::deadline;
 use crate::conn::ending::Held;
 use crate::conn::layer;
+use crate::conn::probe::Probe;
 use crate::conn::read_word::{Look, Waiter};
-use crate::error::CloseReason;
+use crate::error::{Clock, CloseReason};
 use crate::exec::local::{self, Here};
 use crate::stats::Count;
 use crate::sync::plain::{Ordering, fence};
@@ -36,8 +38,12 @@ pub struct ReadHalf {
     over: bool,
     /// Bytes received since the connection had a reason to end.
     late: usize,
+    /// The read that is under way has parked: it has waited since then.
+    waits: bool,
     /// Nothing was received yet: a drain lets the first request in, if it has arrived.
     pub(crate) fresh: bool,
+    /// Recvs before a park that nobody has asked for.
+    probe: Probe,
 }
 
 /// What a reader may still receive of a connection that has a reason to end: more than the kernel's default limit of a
@@ -68,7 +74,23 @@ impl ReadHalf {
         let pool = BufPool::of_size(body.home.config.recv_buffer_size);
         let budget = body.home.config.read_budget;
         let body = Held::new(body, ends::READER_GONE);
-        Self { body, pool, more: false, streak: budget, budget, over: false, late: 0, fresh: true }
+        Self {
+            body,
+            pool,
+            more: false,
+            streak: budget,
+            budget,
+            over: false,
+            late: 0,
+            waits: false,
+            fresh: true,
+            probe: Probe::default(),
+        }
+    }
+
+    /// Of another reactor's configuration, for a connection that moves there.
+    pub(crate) fn set_budget(&mut self, budget: u32) {
+        (self.streak, self.budget) = (budget, budget);
     }
 
     /// Reads into a pooled buffer: [`poll_recv`](Self::poll_recv) with the one path told apart that nearly every request
@@ -130,6 +152,9 @@ impl ReadHalf {
     ) -> Poll<io::Result<Option<T>>> {
         loop {
             let look = self.body.read.look();
+            if look.is_asked() {
+                self.body.read.take_question();
+            }
             if look.is_ready() | look.is_draining() | self.more | self.over {
                 if self.streak == 0 && self.yields() {
                     cx.waker().wake_by_ref();
@@ -141,6 +166,9 @@ impl ReadHalf {
                 // Nothing was there: the Ready that was consumed may have been a drain's or a flush's end's, from after
                 // the look. It ends: the next round consumes nothing unless a new Ready came.
                 if look.is_ready() {
+                    if look.is_asked() {
+                        self.answer();
+                    }
                     continue;
                 }
             }
@@ -168,6 +196,7 @@ impl ReadHalf {
             return false;
         }
         self.streak = self.budget;
+        self.waits = true;
         body.home.counts.add_own(Count::Parks, 1);
         true
     }
@@ -177,13 +206,36 @@ impl ReadHalf {
         let body = &*self.body;
         let here = local::here(&body.home);
         body.touch(here);
+        if !here.is_home && body.home.config.optimistic_reads && self.probe.tries() {
+            body.home.count(Count::Probes, 1);
+            self.more = true;
+            return false;
+        }
         body.set_foreign_reader(waker.clone());
         if !body.read.park(Waiter::Foreign) {
             return false;
         }
         self.streak = self.budget;
+        self.waits = true;
         body.home.count_from(here.is_home, Count::Parks, 1);
         true
+    }
+
+    /// A read begins: it has not waited yet.
+    #[inline]
+    pub(crate) fn begin(&mut self) -> &mut Self {
+        self.waits = false;
+        self
+    }
+
+    /// The sweep asked and nothing is there. If this read has waited all the time, its clock ends the connection; what
+    /// happened since the question (bytes, a send, a guard) is in the clock.
+    #[cold]
+    fn answer(&self) {
+        let body = &*self.body;
+        if self.waits && deadline::read_clock_ran_out(body, local::here(&body.home).now_ms) {
+            deadline::ran_out(body, CloseReason::Timeout(Clock::Read));
+        }
     }
 
     /// One look: `None` means that nothing is there and the reader may park (or give up).
@@ -270,6 +322,9 @@ impl ReadHalf {
         }
         if error.kind() == io::ErrorKind::WouldBlock {
             body.home.count(Count::Eagain, 1);
+            if self.probe.missed() {
+                body.home.count(Count::ProbesMissed, 1);
+            }
             // What was received comes before the reason (law 11), and now nothing is left. Every later read says the same.
             let reason = body.reason();
             self.over = reason.is_some();

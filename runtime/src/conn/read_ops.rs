@@ -23,13 +23,13 @@ impl ReadHalf {
     /// # Cancel safety
     /// Nothing is lost or repeated when the future is dropped.
     pub fn read(&mut self) -> Read<'_> {
-        Read { half: self, intent: Intent::Busy }
+        Read::new(self, Intent::Busy)
     }
 
     /// The same as [`read`](Self::read), and says that no request is in progress: when the reactor drains, it returns
     /// `None` at once, also when bytes are ready (but not while a flush is in flight).
     pub fn read_idle(&mut self) -> Read<'_> {
-        Read { half: self, intent: Intent::Idle }
+        Read::new(self, Intent::Idle)
     }
 
     /// Reads behind the bytes of `buf`, and returns how many came (0 = the peer's FIN). With no free space behind
@@ -42,7 +42,7 @@ impl ReadHalf {
     /// # Cancel safety
     /// Nothing is lost or repeated when the future is dropped.
     pub fn read_more<'a>(&'a mut self, buf: &'a mut RecvBuf) -> ReadMore<'a> {
-        ReadMore { half: self, buf }
+        ReadMore { half: self.begin(), buf }
     }
 
     /// Reads into a slice, and returns how many bytes came: 0 is the peer's FIN (or an empty slice).
@@ -53,7 +53,7 @@ impl ReadHalf {
     /// # Cancel safety
     /// Nothing is lost or repeated when the future is dropped.
     pub fn read_slice<'a>(&'a mut self, space: &'a mut [u8]) -> ReadSlice<'a> {
-        ReadSlice { half: self, space, peek: false }
+        ReadSlice { half: self.begin(), space, peek: false }
     }
 
     /// Copies what is there into a slice without taking it. 0 is the peer's FIN (or an empty slice).
@@ -64,12 +64,46 @@ impl ReadHalf {
     /// # Cancel safety
     /// Nothing is lost or repeated when the future is dropped.
     pub fn peek<'a>(&'a mut self, space: &'a mut [u8]) -> ReadSlice<'a> {
-        ReadSlice { half: self, space, peek: true }
+        ReadSlice { half: self.begin(), space, peek: true }
     }
 
     /// The poll form of [`read`](Self::read). A `Pending` has registered `cx`'s waker in place of any earlier one.
+    ///
+    /// For `read_timeout` polls that find nothing are one wait, until bytes come, one of the futures is made, or
+    /// [`begin_wait`](Self::begin_wait) is called.
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
         self.poll_buffer(cx, Intent::Busy)
+    }
+
+    /// The poll form of [`read_idle`](Self::read_idle); see [`poll_read`](Self::poll_read).
+    pub fn poll_read_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
+        self.poll_buffer(cx, Intent::Idle)
+    }
+
+    /// The poll form of [`read_more`](Self::read_more); see [`poll_read`](Self::poll_read).
+    pub fn poll_read_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>> {
+        let home = self.pool;
+        let max = self.body.home.config.max_read_buffer;
+        let got = self.poll_recv(cx, Intent::Busy, |fd| {
+            // Grown only when there is something to receive.
+            let space = tail_of(buf, home, max)?;
+            let size = space.len();
+            let n = sys::io::recv(fd, space)?;
+            buf.committed(n);
+            Ok(Got { n, more: n == size, taken: true, value: n })
+        });
+        got.map_ok(|n| n.unwrap_or(0))
+    }
+
+    /// The poll form of [`read_slice`](Self::read_slice); see [`poll_read`](Self::poll_read).
+    pub fn poll_read_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_slice(cx, space, false)
+    }
+
+    /// For code that reads by the poll forms: a new wait begins here, so that time in which nobody waited, because an
+    /// earlier read was given up, does not count for `read_timeout`. The futures call it themselves.
+    pub fn begin_wait(&mut self) {
+        self.begin();
     }
 
     /// Reads what is known to be there, without waiting.
@@ -105,7 +139,7 @@ pub struct Read<'a> {
 
 impl<'a> Read<'a> {
     pub(crate) fn new(half: &'a mut ReadHalf, intent: Intent) -> Self {
-        Self { half, intent }
+        Self { half: half.begin(), intent }
     }
 }
 
@@ -132,17 +166,7 @@ impl Future for ReadMore<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { half, buf } = &mut *self;
-        let home = half.pool;
-        let max = half.body.home.config.max_read_buffer;
-        let got = half.poll_recv(cx, Intent::Busy, |fd| {
-            // Grown only when there is something to receive.
-            let space = tail_of(buf, home, max)?;
-            let size = space.len();
-            let n = sys::io::recv(fd, space)?;
-            buf.committed(n);
-            Ok(Got { n, more: n == size, taken: true, value: n })
-        });
-        got.map_ok(|n| n.unwrap_or(0))
+        half.poll_read_more(cx, buf)
     }
 }
 

@@ -10,6 +10,7 @@
 //! bit  2     sticky   a short recv no longer proves that the socket is drained (law 2): read to EAGAIN
 //! bit  3     draining the reactor drains: an idle read ends
 //! bit  4     foreign  the waiter is a cloned waker in the connection's slot, not a task id
+//! bit  5     asked    the read clock ran out: a reader that has waited all the time is to say so
 //! bits 8..63 the parked task: slot (32) and generation (24)
 //! ```
 //! | event            | Idle          | Ready         | Parked(who)               |
@@ -17,10 +18,16 @@
 //! | consume (reader) | no            | -> Idle, yes  | no                        |
 //! | park w (reader)  | -> Parked(w)  | refused       | -> Parked(w), replaces    |
 //! | signal (takers)  | -> Ready      | stays         | -> Ready, wake who        |
+//! | ask (sweep)      | no            | no            | -> Ready, asked, wake who |
 //!
 //! Ready is consumed BEFORE the recv: an edge that comes during the recv makes the word Ready again. The taker goes
 //! to Ready and not to Idle: the edge it carried must reach the next look. A re-poll that finds Parked must replace
 //! the waiter: the old one may belong to a future that is gone.
+//!
+//! For the same reason Parked does not prove that anybody waits: the future may have been given up (a timeout around
+//! it), and futures have no destructor here, which would hold the borrow of the connection. So the read clock does not
+//! end a connection by itself: it asks. Whoever is woken by that, finds nothing to receive and has waited since before,
+//! ends it (`ReadHalf::answer`); one that was given up stays silent, and its next read begins a wait of its own.
 
 use crate::id::TaskId;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +39,9 @@ const STATE: u64 = 3;
 const STICKY: u64 = 1 << 2;
 const DRAINING: u64 = 1 << 3;
 const FOREIGN: u64 = 1 << 4;
+const ASKED: u64 = 1 << 5;
 /// The bits that every transition keeps.
-const KEPT: u64 = STICKY | DRAINING;
+const KEPT: u64 = STICKY | DRAINING | ASKED;
 const ID_SHIFT: u32 = 8;
 
 /// Who waits for input.
@@ -66,7 +74,7 @@ impl Look {
     /// Ready, and nothing else is to be looked at.
     #[inline]
     pub(crate) fn is_plainly_ready(self) -> bool {
-        self.0 & (STATE | DRAINING) == READY
+        self.0 & (STATE | DRAINING | ASKED) == READY
     }
 
     /// Neither Ready nor draining: nothing is to be looked at.
@@ -78,6 +86,11 @@ impl Look {
     #[inline]
     pub(crate) fn is_draining(self) -> bool {
         self.0 & DRAINING != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_asked(self) -> bool {
+        self.0 & ASKED != 0
     }
 }
 
@@ -145,6 +158,26 @@ impl ReadWord {
         }
     }
 
+    /// Sweep: the read clock ran out. Makes a parked reader look, and say whether it still waits; whoever does not park
+    /// is not asked. The caller wakes whom it is told to.
+    #[must_use = "the waiter that was taken out of the word must be woken"]
+    pub(crate) fn ask(&self) -> Option<Waiter> {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            let waiter = waiter_of(word)?;
+            let next = READY | word & KEPT | ASKED;
+            match self.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(waiter),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Reader: takes the question. BEFORE the recv: bytes that come later are no answer to it.
+    pub(crate) fn take_question(&self) {
+        self.0.fetch_and(!ASKED, Ordering::AcqRel);
+    }
+
     /// Must a recv be tried until EAGAIN before parking?
     #[inline]
     pub(crate) fn is_sticky(&self) -> bool {
@@ -198,7 +231,8 @@ mod tests {
             [(IDLE, None), (READY, None), (id(task), Some(task)), (id(Waiter::Foreign), Some(Waiter::Foreign))];
         let mut cases = 0;
         for (state, waiter) in states {
-            for kept in [0, STICKY, DRAINING, STICKY | DRAINING] {
+            for kept in (0..8).map(|n| (n & 3) << 2 | (n & 4) << 3) {
+                assert_eq!(kept & !KEPT, 0);
                 let before = state | kept;
                 let w = word(before);
                 assert_eq!(w.consume(), state == READY);
@@ -211,6 +245,13 @@ mod tests {
                     assert_eq!(w.0.into_inner(), after, "park of {before:#x}");
                     cases += 1;
                 }
+                let w = word(before);
+                assert_eq!(w.ask(), waiter, "ask of {before:#x}");
+                let after = if waiter.is_some() { READY | kept | ASKED } else { before };
+                assert_eq!(w.look().0, after, "ask of {before:#x}");
+                assert_eq!(w.look().is_plainly_ready(), after == READY || after == READY | STICKY);
+                w.take_question();
+                assert_eq!(w.0.into_inner(), after & !ASKED);
                 for (mark, bits) in [(Mark::Nothing, 0), (Mark::Sticky, STICKY), (Mark::Draining, DRAINING)] {
                     let w = word(before);
                     assert_eq!(w.signal(mark), waiter, "signal of {before:#x}");
@@ -221,6 +262,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(cases, 4 * 4 * 6);
+        assert_eq!(cases, 4 * 8 * 6);
     }
 }

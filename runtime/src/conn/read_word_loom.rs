@@ -20,6 +20,7 @@ const PLAIN: Scenario = Scenario {
     sticky: false,
     close: false,
     drain: false,
+    ask: false,
     polls: &[0, 0],
     twin: Twin::Right,
 };
@@ -49,6 +50,10 @@ fn run(scenario: Scenario) {
                 }
             }));
         }
+        if scenario.ask {
+            let on = s.clone();
+            threads.push(thread::spawn(move || on.ask()));
+        }
         let mut reader = Reader::default();
         for context in scenario.polls {
             reader.poll(&s, *context);
@@ -75,6 +80,9 @@ fn run(scenario: Scenario) {
             assert_eq!(reader.over, fin, "lost wake: the FIN is pending and the reader sleeps");
         }
         assert!(s.word.is_parked() || reader.is_finished());
+        if s.asked.load(Ordering::Acquire) {
+            assert!(reader.answered || reader.got > 0 || reader.is_finished(), "lost question: the reader sleeps on");
+        }
     });
 }
 
@@ -121,6 +129,23 @@ fn loom_drain_against_park() {
     run(Scenario { arrivals: &[], drain: true, polls: &[1, 0], ..PLAIN });
     run(Scenario { arrivals: &[1], drain: true, close: true, ..PLAIN });
     run(Scenario { arrivals: &[0], drain: true, polls: &[0], ..PLAIN });
+}
+
+/// The clock runs out while bytes come, the reader moves, or it is being closed: nothing is lost, and a reader that waits
+/// says so.
+#[test]
+fn loom_the_clock_asks_against_park_and_edge() {
+    run(Scenario { arrivals: &[], ask: true, polls: &[0, 1], ..PLAIN });
+    run(Scenario { arrivals: &[1], ask: true, ..PLAIN });
+    run(Scenario { arrivals: &[1], ask: true, polls: &[1], ..PLAIN });
+    run(Scenario { arrivals: &[], ask: true, close: true, polls: &[0], ..PLAIN });
+}
+
+/// A question that leaves nothing to be looked at: the reader is woken, parks again and is asked for ever.
+#[test]
+#[should_panic(expected = "lost question")]
+fn loom_twin_asked_without_ready() {
+    run(Scenario { arrivals: &[], ask: true, polls: &[0], twin: Twin::AskedToIdle, ..PLAIN });
 }
 
 #[test]

@@ -3,14 +3,13 @@
 //! State: none of its own. Thread class: any thread. Laws: 3 (taken out only while nobody sends), 5 (both sides own a
 //! descriptor of their own: nothing is closed under anybody), 12 (refused by a stopped reactor, the socket comes back).
 
-use crate::conn::body::{Body, ends};
+use crate::conn::body::Body;
 use crate::conn::connection::Connection;
 use crate::conn::deadline;
-use crate::error::PostError;
+use crate::error::{CloseReason, PostError};
 use crate::exec::handle::ReactorHandle;
 use crate::id::ListenerId;
 use crate::sync::limit::Place;
-use crate::sync::plain::Ordering;
 use crate::sys;
 use std::io;
 use std::net::TcpStream;
@@ -87,7 +86,9 @@ impl Connection {
         match self.duplicate() {
             Ok(fd) => {
                 // From here on nothing of ours ends the socket; the halves tell the reactor when they go, right now.
-                self.body().ends.fetch_or(ends::TAKEN, Ordering::AcqRel);
+                if !self.body().socket.leave() {
+                    return Err((self.body().reason().unwrap_or(CloseReason::Aborted).into(), self));
+                }
                 deadline::clear(self.body());
                 Ok(fd)
             }

@@ -13,19 +13,26 @@ use crate::conn::frames::Frames;
 use crate::conn::layer::Layer;
 use crate::conn::write_half::WriteHalf;
 use crate::error::CloseReason;
+use crate::exec::handle::ReactorHandle;
 use crate::exec::local;
 use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
+use crate::trace;
 use bytes::Bytes;
 use std::cell::Cell;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 /// Frames up to this many bytes are copied behind each other and go out in one piece; larger ones are sent from where
 /// they are.
 const COPIED: usize = 256;
+
+/// What the limits keep free for control frames.
+const CONTROL_FRAMES: usize = 16;
+const CONTROL_BYTES: usize = 4096;
 
 /// What a shared writer may queue while its peer does not keep up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +122,21 @@ struct Core {
     layer: Option<Arc<dyn Layer>>,
 }
 
+/// Two writers are equal if they write to the same connection.
+impl PartialEq for SharedWriter {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
+    }
+}
+
+impl Eq for SharedWriter {}
+
+impl Hash for SharedWriter {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.core).hash(state);
+    }
+}
+
 impl fmt::Debug for SharedWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedWriter").field("body", &**self.core.body).finish_non_exhaustive()
@@ -154,16 +176,33 @@ impl SharedWriter {
     /// A frame that is `Queued` is lost when the connection ends before the peer has taken it; [`closed`](Self::closed)
     /// says so. One that is `Refused` because the connection ended during this very call may be there in part.
     pub fn send(&self, frame: impl Into<Bytes>) -> SendOutcome {
-        let frame = frame.into();
+        self.send_within(frame.into(), &self.core.limits)
+    }
+
+    /// The same for a frame that the peer must get although much waits for it: a ping, a pong, a goodbye. The limits do
+    /// not hold it back but for a margin of their own, 16 frames and 4 KiB above them; its place is behind what waits.
+    pub fn send_control(&self, frame: impl Into<Bytes>) -> SendOutcome {
+        let SharedLimits { frames, bytes, .. } = self.core.limits;
+        let limits = SharedLimits {
+            frames: frames.saturating_add(CONTROL_FRAMES),
+            bytes: bytes.saturating_add(CONTROL_BYTES),
+            age: Duration::ZERO,
+            ..self.core.limits
+        };
+        self.send_within(frame.into(), &limits)
+    }
+
+    fn send_within(&self, frame: Bytes, limits: &SharedLimits) -> SendOutcome {
         let body = &*self.core.body;
         let appended = match &self.core.layer {
-            None => self.append(&frame),
-            Some(layer) => self.append_through(&**layer, &frame),
+            None => self.append(&frame, limits),
+            Some(layer) => self.append_through(&**layer, &frame, limits),
         };
         let end = match appended {
             Ok(end) => end,
             Err(refusal) => {
                 body.home.count(Count::FramesRefused, 1);
+                trace::refused(body.home.index, "SharedLimits", frame.len());
                 return SendOutcome::Refused(refusal, frame);
             }
         };
@@ -180,9 +219,9 @@ impl SharedWriter {
     }
 
     /// Appends a frame and says where it ends.
-    fn append(&self, frame: &Bytes) -> Result<u64, Refusal> {
+    fn append(&self, frame: &Bytes, limits: &SharedLimits) -> Result<u64, Refusal> {
         let now = local::here(&self.core.body.home).now_ms;
-        let mut slow = self.admit(frame.len(), now)?;
+        let mut slow = self.admit(frame.len(), now, limits)?;
         if frame.is_empty() {
             return Ok(0);
         }
@@ -198,11 +237,11 @@ impl SharedWriter {
 
     /// The same through a layer, which makes records of the frame. Its lock keeps other frames out from the admission
     /// until the end is noted.
-    fn append_through(&self, layer: &dyn Layer, frame: &Bytes) -> Result<u64, Refusal> {
+    fn append_through(&self, layer: &dyn Layer, frame: &Bytes, limits: &SharedLimits) -> Result<u64, Refusal> {
         let now = local::here(&self.core.body.home).now_ms;
         let outcome = Cell::new(Err(Refusal::Closed(self.reason())));
         let mut admit = || {
-            outcome.set(self.admit(frame.len(), now).map(|_| 0));
+            outcome.set(self.admit(frame.len(), now, limits).map(|_| 0));
             outcome.get().is_ok() && !frame.is_empty()
         };
         let mut appended = || outcome.set(Ok(lock(&self.core.body.slow).push_frame(now)));
@@ -211,8 +250,8 @@ impl SharedWriter {
     }
 
     /// The limits, and whether anything is sent at all: under the queue's mutex, which comes back.
-    fn admit(&self, len: usize, now: u32) -> Result<MutexGuard<'_, Slow>, Refusal> {
-        let Core { body, limits, .. } = &*self.core;
+    fn admit(&self, len: usize, now: u32, limits: &SharedLimits) -> Result<MutexGuard<'_, Slow>, Refusal> {
+        let body = &*self.core.body;
         let mut slow = lock(&body.slow);
         // Looked at under the mutex: a closer frees the queue after it has said so, and the kick looks again.
         if body.flush.is_closed() || body.flush.has_fin() {
@@ -278,6 +317,11 @@ impl SharedWriter {
     /// Bytes that wait for the peer, or are in the hands of a thread that sends.
     pub fn queued_len(&self) -> usize {
         self.core.body.queued.load(Ordering::Relaxed)
+    }
+
+    /// The reactor that the connection belongs to.
+    pub fn reactor(&self) -> ReactorHandle {
+        ReactorHandle { home: self.core.body.home.clone() }
     }
 
     /// Names the connection among those that its reactor ever had, as [`Connection::id`](crate::Connection::id) does.

@@ -16,7 +16,7 @@ fn a_frame_that_comes_too_late_for_the_fin_is_refused_whole() {
     let body = &setup.body;
     // Between its append and its kick, this side's FIN was asked for.
     let frame = Bytes::from(vec![1; 5000]);
-    writer.append(&frame).unwrap();
+    writer.append(&frame, &writer.core.limits).unwrap();
     let mut flush = pin!(writer.flush());
     let (woken, waker) = flag();
     assert!(flush.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -38,7 +38,7 @@ fn a_refused_frame_leaves_the_owner_its_word() {
     let body = &setup.body;
     assert_eq!(body.flush.kick(), Kick::Own);
     let frame = Bytes::from(vec![1; 5000]);
-    writer.append(&frame).unwrap();
+    writer.append(&frame, &writer.core.limits).unwrap();
     writer.close_handle().reset();
     assert_eq!(writer.kick(), Drive::Closed);
     assert!(body.flush.is_flushing(), "the owner's word is gone");
@@ -146,4 +146,61 @@ fn a_close_on_this_side_resolves_every_wait() {
         }
         assert_eq!(writer.queued_len(), 0);
     }
+}
+
+/// A goodbye goes out to a peer that reads no data: behind what waits, within a margin of its own.
+#[test]
+fn control_frames_have_a_margin_above_the_limits() {
+    let limits = SharedLimits { bytes: 64 * 1024, age: std::time::Duration::from_millis(1), ..SharedLimits::default() };
+    let (mut setup, _reader, writer) = Setup::shared(limits);
+    let mut expected = block_with(&writer, 8192);
+    let began = std::time::Instant::now();
+    while !matches!(writer.send(vec![1; 8192]), SendOutcome::Refused(Refusal::Age, _)) {
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "vacuity: data are not refused by age");
+        // sleep: age is time.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    for i in 0..CONTROL_BYTES / 256 {
+        let frame = vec![i as u8; 256];
+        expected.extend_from_slice(&frame);
+        assert!(matches!(writer.send_control(frame), SendOutcome::Queued), "{i}");
+    }
+    expected.extend(fill_up(&writer));
+    assert!(matches!(writer.send_control(vec![0; 8192]), SendOutcome::Refused(..)), "not bounded");
+    assert!(setup.read(expected.len()) == expected);
+}
+
+/// Control frames of one byte until one is refused.
+fn fill_up(writer: &SharedWriter) -> Vec<u8> {
+    let mut taken = Vec::new();
+    while !matches!(writer.send_control(vec![9]), SendOutcome::Refused(..)) {
+        taken.push(9);
+        assert!(taken.len() < 100_000, "not bounded");
+    }
+    taken
+}
+
+/// Sends frames of this size until one is refused; returns what was accepted.
+fn block_with(writer: &SharedWriter, size: usize) -> Vec<u8> {
+    let mut accepted = Vec::new();
+    loop {
+        let frame = vec![accepted.len() as u8; size];
+        match writer.send(frame.clone()) {
+            SendOutcome::Refused(..) => return accepted,
+            _ => accepted.extend(frame),
+        }
+    }
+}
+
+#[test]
+#[allow(
+    clippy::mutable_key_type,
+    reason = "the hash is that of the connection's place in memory, which does not change"
+)]
+fn writers_are_equal_if_they_write_to_one_connection() {
+    let (_setup, _reader, writer) = Setup::shared(SharedLimits::default());
+    let (_other_setup, _other_reader, other) = Setup::shared(SharedLimits::default());
+    assert!(writer == writer.clone() && writer != other);
+    let set: std::collections::HashSet<_> = [writer.clone(), other, writer].into_iter().collect();
+    assert_eq!(set.len(), 2);
 }

@@ -10,6 +10,7 @@ use crate::conn::ending::Held;
 use crate::error::StagedLimit;
 use crate::stats::Count;
 use crate::sync::plain::Ordering;
+use crate::trace;
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes};
 use std::ops::{Deref, DerefMut};
@@ -29,11 +30,21 @@ pub struct WriteHalf {
     pub(crate) room: usize,
     /// The read half may be used by another task meanwhile.
     pub(crate) split: bool,
+    /// Bytes that flushes on a reactor thread may still send in a row before others get their turn.
+    pub(crate) streak: usize,
 }
 
 impl WriteHalf {
     pub(crate) fn new(body: Arc<Body>) -> Self {
-        Self { body: Held::new(body, ends::WRITER_GONE), staged: Outgoing::new(), lent: 0, room: 0, split: false }
+        let streak = body.home.config.flush_budget;
+        Self {
+            body: Held::new(body, ends::WRITER_GONE),
+            staged: Outgoing::new(),
+            lent: 0,
+            room: 0,
+            split: false,
+            streak,
+        }
     }
 
     /// Bytes staged and not yet handed to a flush.
@@ -140,6 +151,12 @@ impl WriteHalf {
         }
     }
 
+    /// The connection is another reactor's: what may be staged is up to its configuration.
+    pub(crate) fn forget_room(&mut self) {
+        self.trim();
+        self.room = 0;
+    }
+
     /// Bytes that may be staged now.
     #[doc(hidden)]
     pub fn room(&self) -> usize {
@@ -156,6 +173,7 @@ impl WriteHalf {
     #[cold]
     fn limit(&self, asked: usize) -> StagedLimit {
         self.body.home.count(Count::StagedRefused, 1);
+        trace::refused(self.body.home.index, "max_staged", asked);
         StagedLimit {
             asked,
             staged: self.staged.len() + self.body.queued.load(Ordering::Relaxed),

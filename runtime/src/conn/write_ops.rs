@@ -1,7 +1,8 @@
 //! The write family: flush, and the named futures.
 //!
 //! State: none beyond the half's. Thread class: any thread. Laws: 3 (the fast path claims an idle word, sends and
-//! leaves; otherwise append, unlock, kick), 8 (a flush on a reactor thread has a budget), 11.
+//! leaves; otherwise append, unlock, kick), 8 (a flush on a reactor thread has a budget,
+//! and so have flushes in a row), 11.
 
 use crate::buf::{SendEnd, Sent};
 use crate::conn::drive::{self, Batch, Drive};
@@ -41,10 +42,11 @@ impl WriteHalf {
         if let Some(bytes) = self.staged.plain()
             && let Some(first) = self.send_whole(bytes)
         {
+            let len = bytes.len();
             let sent = match first {
                 First::Done => {
                     self.staged.clear();
-                    return Poll::Ready(Ok(()));
+                    return self.sent(cx, len);
                 }
                 First::Disturbed => {
                     self.staged.clear();
@@ -52,7 +54,7 @@ impl WriteHalf {
                 }
                 First::Short(first) => self.staged.send_after(self.body.as_fd(), self.budget(), first),
             };
-            return self.go_on(cx, sent);
+            return self.go_on(cx, len, sent);
         }
         self.poll_flush_slow(cx)
     }
@@ -109,8 +111,15 @@ impl WriteHalf {
     /// [`io::ErrorKind::WouldBlock`] when a rest is left (it still goes out); else as [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<()> {
         let waker = std::task::Waker::noop();
-        match self.poll_flush(&mut Context::from_waker(waker)) {
-            Poll::Ready(result) => result,
+        // It cannot yield: that everything is out must not read as a rest.
+        let streak = std::mem::replace(&mut self.streak, usize::MAX);
+        let polled = self.poll_flush(&mut Context::from_waker(waker));
+        match polled {
+            Poll::Ready(result) => {
+                self.streak = streak.saturating_sub(usize::MAX - self.streak);
+                result
+            }
+            // The rest waits for its turn as every flush does.
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
@@ -144,14 +153,45 @@ impl WriteHalf {
         if local::is_reactor_thread() { self.body.home.config.flush_budget } else { usize::MAX }
     }
 
+    /// Everything is out, `len` bytes of it by this flush. One that had its share on a reactor thread lets the others go
+    /// first, once: polled again it finds nothing to do. Given up meanwhile, it leaves nothing behind.
+    #[inline]
+    fn sent(&mut self, cx: &Context<'_>, len: usize) -> Poll<io::Result<()>> {
+        if len >= self.streak {
+            return self.had_its_share(cx);
+        }
+        self.streak -= len;
+        Poll::Ready(Ok(()))
+    }
+
+    #[cold]
+    fn had_its_share(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        self.streak = self.body.home.config.flush_budget;
+        if !local::is_reactor_thread() {
+            return Poll::Ready(Ok(()));
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
     /// The send took less, or somebody came meanwhile.
     #[cold]
-    fn go_on(&mut self, cx: &Context<'_>, sent: Sent) -> Poll<io::Result<()>> {
+    fn go_on(&mut self, cx: &Context<'_>, len: usize, sent: Sent) -> Poll<io::Result<()>> {
         let budget = self.budget();
         let batch = Batch { bytes: &mut self.staged, counted: false };
-        match drive::go_on(&self.body, batch, budget, Some(cx.waker()), sent) {
-            Drive::Done => Poll::Ready(Ok(())),
-            Drive::Parked => Poll::Pending,
+        let drive = drive::go_on(&self.body, batch, budget, Some(cx.waker()), sent);
+        self.driven(cx, len, drive)
+    }
+
+    /// How the owner's loop left.
+    fn driven(&mut self, cx: &Context<'_>, len: usize, drive: Drive) -> Poll<io::Result<()>> {
+        match drive {
+            Drive::Done => self.sent(cx, len),
+            Drive::Parked => {
+                // The others have their turn before this one goes on.
+                self.streak = self.body.home.config.flush_budget;
+                Poll::Pending
+            }
             Drive::Closed => Poll::Ready(Err(self.refusal())),
         }
     }
@@ -166,7 +206,7 @@ impl WriteHalf {
             }
             First::Done | First::Disturbed => Sent { bytes: 0, calls: 0, end: SendEnd::Empty },
         };
-        self.go_on(cx, sent)
+        self.go_on(cx, bytes.len(), sent)
     }
 
     /// More than one piece, or somebody else sends, or nothing is staged, or the connection is over.
@@ -176,32 +216,32 @@ impl WriteHalf {
         if self.staged.is_empty() {
             self.staged.clear();
         } else if body.flush.claim() {
+            let len = self.staged.len();
             let sent = self.staged.send(body.as_fd(), self.budget());
-            return self.go_on(cx, sent);
+            return self.go_on(cx, len, sent);
         } else {
             if body.flush.has_fin() || body.flush.is_closed() {
                 self.staged.clear();
                 return Poll::Ready(Err(self.refusal()));
             }
+            let len = self.staged.len();
             body.append(&mut self.staged);
-            return self.poll_queued(cx, true);
+            return self.poll_queued(cx, Some(len));
         }
-        self.poll_queued(cx, false)
+        self.poll_queued(cx, None)
     }
 
-    /// Waits until everything queued is out; after an append it first sends, or makes sure that somebody does.
-    pub(crate) fn poll_queued(&self, cx: &Context<'_>, appended: bool) -> Poll<io::Result<()>> {
+    /// Waits until everything queued is out; after an append, of so many bytes, it first sends, or makes sure that somebody
+    /// does.
+    pub(crate) fn poll_queued(&mut self, cx: &Context<'_>, appended: Option<usize>) -> Poll<io::Result<()>> {
         let body = &*self.body;
-        if appended {
+        if let Some(len) = appended {
             match body.flush.kick() {
                 Kick::Own => {
                     let mut out = lock(&body.slow).out.take();
                     let batch = Batch { bytes: &mut out, counted: true };
-                    match drive::drive(body, batch, self.budget(), Some(cx.waker())) {
-                        Drive::Done => return Poll::Ready(Ok(())),
-                        Drive::Parked => return Poll::Pending,
-                        Drive::Closed => return Poll::Ready(Err(self.refusal())),
-                    }
+                    let drive = drive::drive(body, batch, self.budget(), Some(cx.waker()));
+                    return self.driven(cx, len, drive);
                 }
                 Kick::Wait => {}
                 Kick::Closed => {
@@ -287,7 +327,7 @@ impl Future for SendAll<'_> {
         {
             let all = std::mem::take(bytes);
             return match first {
-                First::Done => Poll::Ready(Ok(())),
+                First::Done => half.sent(cx, all.len()),
                 other => half.sent_in_part(cx, all, other),
             };
         }

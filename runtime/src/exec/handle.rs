@@ -14,6 +14,7 @@ use crate::sync::gate::Refused;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,7 @@ impl ReactorHandle {
     ///
     /// # Errors
     /// The future comes back if the reactor has stopped or has `max_posts` posts waiting.
+    #[track_caller]
     pub fn spawn<F>(&self, future: F) -> Result<JoinHandle<F::Output>, PostError<F>>
     where
         F: Future + Send + 'static,
@@ -73,7 +75,7 @@ impl ReactorHandle {
             Ok(admission) => admission,
             Err(why) => return Err(PostError::refused(why, future)),
         };
-        let header = Header::new(self.home.clone());
+        let header = Header::new(self.home.clone(), Location::caller());
         let (handle, task) = join::joined(header.clone(), future);
         admission.post(Box::new(move || local::insert_task(Task::new(task, header))));
         Ok(handle)
@@ -83,6 +85,7 @@ impl ReactorHandle {
     ///
     /// # Errors
     /// The closure comes back if the reactor has stopped or has `max_posts` posts waiting.
+    #[track_caller]
     pub fn spawn_with<M, F>(&self, make: M) -> Result<JoinHandle<F::Output>, PostError<M>>
     where
         M: FnOnce() -> F + Send + 'static,
@@ -93,7 +96,7 @@ impl ReactorHandle {
             Ok(admission) => admission,
             Err(why) => return Err(PostError::refused(why, make)),
         };
-        let header = Header::new(self.home.clone());
+        let header = Header::new(self.home.clone(), Location::caller());
         let (handle, task) = join::joined_with(header.clone(), make);
         admission.post(Box::new(move || local::insert_task(Task::new(task(), header))));
         Ok(handle)
@@ -105,6 +108,7 @@ impl ReactorHandle {
     ///
     /// # Errors
     /// The closure comes back if the reactor has stopped or has `max_posts` posts waiting.
+    #[track_caller]
     pub fn run_here<M, T>(&self, call: M) -> Result<JoinHandle<T>, PostError<M>>
     where
         M: FnOnce() -> T + Send + 'static,
@@ -114,7 +118,7 @@ impl ReactorHandle {
             Ok(admission) => admission,
             Err(why) => return Err(PostError::refused(why, call)),
         };
-        let (handle, run) = join::joined_call(Header::new(self.home.clone()), call);
+        let (handle, run) = join::joined_call(Header::new(self.home.clone(), Location::caller()), call);
         admission.post(Box::new(run));
         Ok(handle)
     }

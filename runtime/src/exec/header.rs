@@ -10,6 +10,7 @@ use crate::exec::local;
 use crate::id::TaskId;
 use crate::stats::Count;
 use crate::sync::plain::{AtomicBool, AtomicU64, Ordering, fence};
+use std::panic::Location;
 use std::sync::Arc;
 use std::task::Wake;
 
@@ -17,6 +18,8 @@ use std::task::Wake;
 #[derive(Debug)]
 pub(crate) struct Header {
     pub(crate) home: Arc<Home>,
+    /// Where it was spawned, or where its listener was named: what a report calls it.
+    pub(crate) spawned_at: &'static Location<'static>,
     /// `TaskId::NONE` until the reactor has given the task a slot.
     id: AtomicU64,
     notified: AtomicBool,
@@ -24,9 +27,10 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn new(home: Arc<Home>) -> Arc<Self> {
+    pub(crate) fn new(home: Arc<Home>, spawned_at: &'static Location<'static>) -> Arc<Self> {
         Arc::new(Self {
             home,
+            spawned_at,
             id: AtomicU64::new(TaskId::NONE.bits()),
             notified: AtomicBool::new(false),
             aborted: AtomicBool::new(false),

@@ -16,6 +16,7 @@ use crate::sync::gate::{Gate, Refused};
 use crate::sync::plain::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::sync::wake::WakeFlag;
 use crate::sys::eventfd::WakeFd;
+use crate::trace;
 use crossbeam_queue::SegQueue;
 use std::any::Any;
 use std::fmt;
@@ -153,6 +154,7 @@ impl Home {
             Err(why) => {
                 if why == Refused::Full {
                     self.count(Count::PostsRefused, 1);
+                    trace::refused(self.index, "max_posts", 1);
                 }
                 Err(why)
             }

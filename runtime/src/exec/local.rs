@@ -10,6 +10,7 @@ use crate::exec::home::{Home, Msg};
 use crate::exec::run;
 use crate::exec::task::Task;
 use crate::exec::tasks::Tasks;
+use crate::exec::watched;
 use crate::id::TaskId;
 use crate::stats::Count;
 use std::any::Any;
@@ -87,6 +88,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         // What an on_stop hook spawned: foreign code, under no borrow.
         run::discard_all();
+        watched::refuse_spawns(false);
         let home = LOCAL.with(|local| {
             local.home_ptr.set(ptr::null());
             // The reactor has settled everything; what is left is plain memory.

@@ -15,11 +15,14 @@
 //! | `join` | `JoinHandle`, `AbortHandle` | any thread |
 //! | `draining` | waiting for a drain | any thread |
 //! | `handle` | `ReactorHandle` | any thread |
+//! | `enter` | user code around the life of a thread | any thread |
 //! | `ambient` | what kind of thread this is, which reactor it has entered | any thread |
+//! | `watched` | what the thread notes of user code, for stalls and for the end | reactor only |
 //! | `erased` | what rooms above hang on a home | any thread |
 
 pub(crate) mod ambient;
 pub(crate) mod draining;
+pub(crate) mod enter;
 pub(crate) mod erased;
 pub(crate) mod handle;
 pub(crate) mod header;
@@ -31,3 +34,4 @@ pub(crate) mod run;
 pub(crate) mod spawn;
 pub(crate) mod task;
 pub(crate) mod tasks;
+pub(crate) mod watched;

@@ -8,19 +8,22 @@
 
 use crate::exec::local::{self, Discard};
 use crate::exec::task::Task;
-use crate::exec::tasks::Tasks;
+use crate::exec::watched;
 use crate::id::TaskId;
 use crate::stats::Count;
 use crate::sync::quiet::quiet;
+use crate::trace;
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::task::Poll;
 
 /// The most polls of one pass, whatever its budget: tasks that wake each other for ever do not hold it.
 const MAX_POLLS: usize = 65_536;
 
-/// Polls runnable tasks, at most `budget`, also those that are woken meanwhile by others.
-pub(crate) fn batch(budget: usize) {
+/// Polls runnable tasks, at most `budget`, also those that are woken meanwhile by others. `polled` is told after each poll
+/// where that task was spawned. Returns how many there were.
+#[inline]
+pub(crate) fn batch(budget: usize, mut polled: impl FnMut(Option<&'static Location<'static>>)) -> usize {
     let mut pending: Option<(TaskId, Task)> = None;
     let mut polls = 0;
     while polls < budget.min(MAX_POLLS) {
@@ -33,6 +36,7 @@ pub(crate) fn batch(budget: usize) {
         });
         let Some((id, task)) = next else { break };
         pending = poll(id, task);
+        polled(watched::last_polled());
         polls += 1;
     }
     local::with_tasks(|tasks| {
@@ -44,16 +48,18 @@ pub(crate) fn batch(budget: usize) {
     if polls > 0 {
         local::count_here(Count::TaskPolls, polls as u64);
     }
+    polls
 }
 
-/// One poll. What is pending comes back.
-#[inline]
+/// One poll. What is pending comes back. Always inlined: a call costs a dozen instructions a request.
+#[inline(always)]
 fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
     if task.header().is_aborted() {
         discard(id, task, Discard::Aborted, None);
         return None;
     }
     local::set_current(id, task.waker());
+    watched::set_polled(task.header().spawned_at);
     let result = catch_unwind(AssertUnwindSafe(|| task.poll()));
     local::clear_current();
     match result {
@@ -67,6 +73,7 @@ fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
         }
         Err(payload) => {
             local::count_here(Count::Panics, 1);
+            trace::panicked(task.header().spawned_at, &*payload);
             discard(id, task, Discard::Panicked, Some(payload));
             None
         }
@@ -84,16 +91,29 @@ fn discard(id: TaskId, task: Task, why: Discard, thrown: Option<Box<dyn Any + Se
 
 /// Runs user code (a waker, a hook, a Drop); a panic is counted and goes no further.
 pub(crate) fn caught(f: impl FnOnce()) -> bool {
+    watched::note_outside();
     let ok = quiet(f);
     if !ok {
         local::count_here(Count::Panics, 1);
+        trace::panicked_outside();
     }
     ok
 }
 
-/// The end of the reactor: every task's future is dropped here, in whatever order; tasks spawned meanwhile too.
+/// Tasks that the destructors of a reactor's last tasks may spawn.
+const SPAWNED_AT_THE_END: u64 = 10_000;
+
+/// The end of the reactor: every task's future is dropped here, in whatever order; tasks spawned meanwhile too, up to a
+/// bound, past which spawning is refused: a task whose destructor spawns its like must not hold a stop for ever.
 pub(crate) fn discard_all() {
-    while let Some((id, task)) = local::with_tasks(Tasks::take_any) {
+    let mut left = local::with_tasks(|tasks| tasks.live() as u64).saturating_add(SPAWNED_AT_THE_END);
+    let mut slot = 0;
+    while let Some((id, task)) = local::with_tasks(|tasks| tasks.take_any(slot)) {
+        left = left.saturating_sub(1);
+        if left == 0 {
+            watched::refuse_spawns(true);
+        }
+        slot = id.slot();
         discard(id, task, Discard::Stopped, None);
     }
 }

@@ -3,11 +3,16 @@
 //! State: none of its own. Thread class: reactor only. Laws: 9, 10.
 
 use crate::exec::header::Header;
-use crate::exec::join::{self, JoinHandle};
+use crate::exec::join::{self, JoinError, JoinHandle};
 use crate::exec::local;
 use crate::exec::task::Task;
+use crate::exec::watched;
+use crate::stats::Count;
+use crate::trace;
 use std::fmt::Display;
 use std::future::Future;
+use std::mem::ManuallyDrop;
+use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -43,6 +48,10 @@ impl<E: Display> Outcome for Result<(), E> {
 /// Spawns a future on this thread's reactor and returns a handle to its result. It is polled there only, so it may
 /// be `!Send`. Dropping the handle detaches the task.
 ///
+/// While a reactor ends, the destructors of its tasks may spawn 10 000 more, which are dropped like the others; a future
+/// past that is leaked, counted ([`Stats::spawns_refused`](crate::Stats::spawns_refused)), and its handle says
+/// [`JoinError::Stopped`].
+///
 /// # Panics
 /// When no reactor runs on this thread. [`ReactorHandle::current`](crate::ReactorHandle::current) tells; from other
 /// threads use [`ReactorHandle::spawn`](crate::ReactorHandle::spawn).
@@ -55,10 +64,23 @@ where
     let Some(home) = local::home() else {
         panic!("spawn_local was called on a thread without a reactor; use ReactorHandle::spawn from there");
     };
-    let header = Header::new(home);
+    if watched::refuses_spawns() {
+        return refused(future);
+    }
+    let header = Header::new(home, Location::caller());
     let (handle, task) = join::joined(header.clone(), future);
     local::insert_task(Task::new(task, header));
     handle
+}
+
+/// A reactor that ends drops its tasks, and their destructors may spawn others without end: past a bound it takes no
+/// more. The future is leaked: dropping it is what would spawn the next one.
+#[cold]
+fn refused<F: Future>(future: F) -> JoinHandle<F::Output> {
+    let _leaked = ManuallyDrop::new(future);
+    local::count_here(Count::SpawnsRefused, 1);
+    trace::refused(local::home().map_or(0, |home| home.index), "tasks spawned at the end", 1);
+    join::settled(JoinError::Stopped)
 }
 
 /// Lets every other runnable task of this executor run first: the task goes to the BACK of the queue.

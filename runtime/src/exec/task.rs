@@ -5,6 +5,7 @@
 
 use crate::exec::header::Header;
 use crate::exec::spawn::Outcome;
+use crate::trace;
 use pin_project_lite::pin_project;
 use std::future::Future;
 use std::pin::Pin;
@@ -24,7 +25,7 @@ where
 {
     #[inline]
     fn poll_erased(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
-        self.poll(cx).map(|outcome| outcome.settle().is_ok())
+        self.poll(cx).map(|outcome| outcome.settle().inspect_err(|error| trace::handler_failed(error)).is_ok())
     }
 }
 

@@ -154,9 +154,11 @@ impl<T> Tasks<T> {
         }
     }
 
-    /// Takes any task, for the end of the reactor.
-    pub(crate) fn take_any(&mut self) -> Option<(TaskId, T)> {
-        let slot = self.slots.iter_mut().find(|slot| slot.task.is_some())?;
+    /// Takes any task, for the end of the reactor; the search begins at a slot, so that a walk is linear.
+    pub(crate) fn take_any(&mut self, from: usize) -> Option<(TaskId, T)> {
+        let from = from.min(self.slots.len());
+        let (before, behind) = self.slots.split_at_mut(from);
+        let slot = behind.iter_mut().chain(before).find(|slot| slot.task.is_some())?;
         Some((slot.id, slot.task.take()?))
     }
 
@@ -189,7 +191,7 @@ mod tests {
             ends: bool,
         },
         EndPass,
-        TakeAny,
+        TakeAny(usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -200,7 +202,7 @@ mod tests {
             6 => (any::<bool>(), prop::collection::vec(any::<usize>(), 0..4), prop::bool::weighted(0.3))
                 .prop_map(|(itself, others, ends)| Step::Poll { itself, others, ends }),
             2 => Just(Step::EndPass),
-            1 => Just(Step::TakeAny),
+            1 => any::<usize>().prop_map(Step::TakeAny),
         ]
     }
 
@@ -290,8 +292,8 @@ mod tests {
                         let yielded = std::mem::take(&mut model.yielded);
                         model.ready.extend(yielded);
                     }
-                    Step::TakeAny => {
-                        let taken = tasks.take_any();
+                    Step::TakeAny(from) => {
+                        let taken = tasks.take_any(from % 300);
                         prop_assert_eq!(taken.is_some(), !model.living.is_empty());
                         if let Some((id, task)) = taken {
                             prop_assert!(model.living.contains(&(id, task)));
@@ -310,7 +312,7 @@ mod tests {
             while let Some((id, _)) = tasks.next() {
                 tasks.remove(id);
             }
-            while let Some((id, _)) = tasks.take_any() {
+            while let Some((id, _)) = tasks.take_any(0) {
                 tasks.remove(id);
             }
             prop_assert_eq!((tasks.live(), tasks.free.len()), (0, tasks.slots.len()));

@@ -7,8 +7,9 @@
 use super::Reactor;
 use crate::conn::body::Body;
 use crate::conn::connection::Connection;
+use crate::conn::ending;
 use crate::conn::read_word::Mark;
-use crate::error::complain;
+use crate::error::{CloseReason, complain};
 use crate::exec::header::Header;
 use crate::exec::home::Stage;
 use crate::exec::task::Task;
@@ -16,15 +17,20 @@ use crate::exec::{local, run};
 use crate::id::ListenerId;
 use crate::stats::{Count, Gauge};
 use crate::sync::limit::{Limit, Place};
-use crate::sys;
 use crate::sys::epoll::Epoll;
 use crate::sys::socket::UnixPath;
+use crate::{sys, trace};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::Location;
 use std::sync::Arc;
 
 /// Turns a connection into the task that serves it.
-pub(crate) type Handler = Box<dyn Fn(Connection, Arc<Header>) -> Task>;
+pub(crate) struct Handler {
+    pub(crate) serve: Box<dyn Fn(Connection, Arc<Header>) -> Task>,
+    /// Where the listener was named: what a report calls the tasks of its connections.
+    pub(crate) at: &'static Location<'static>,
+}
 
 /// A listening socket on this reactor.
 pub(crate) struct Listener {
@@ -126,6 +132,7 @@ impl Reactor {
             // Places first: past the limit nothing is accepted, and the kernel's queue holds the rest.
             let Some(places) = self.places(index) else {
                 local::count_here(Count::AcceptLimited, 1);
+                trace::paused_full(self.home.index, self.listeners[index].id);
                 self.take_out(index);
                 return true;
             };
@@ -159,17 +166,20 @@ impl Reactor {
         let body = Arc::new(Body::new(fd, listener.tcp, self.home.clone(), listener.id, places));
         local::count_here(Count::Accepted, 1);
         if let Err(error) = self.register(&body) {
+            // No handler will ever see it: a FIN would look like an empty answer.
+            ending::reset(&body, CloseReason::from_io("epoll_ctl", &error));
             self.pause(index, &error);
             return;
         }
         if self.stage >= Stage::Draining {
             body.signal_reader(Mark::Draining);
         }
+        trace::accepted(self.home.index, self.listeners[index].id, body.key());
         let connection = Connection::new(body);
         let handler = &self.listeners[index].handler;
-        let header = Header::new(self.home.clone());
+        let header = Header::new(self.home.clone(), handler.at);
         let mut task = None;
-        run::caught(|| task = Some(handler(connection, header)));
+        run::caught(|| task = Some((handler.serve)(connection, header)));
         if let Some(task) = task {
             local::insert_task(task);
         }
@@ -195,6 +205,7 @@ impl Reactor {
     /// Out of descriptors or memory: level-triggered epoll would spin, so the listener leaves it until the tick.
     fn pause(&mut self, index: usize, error: &io::Error) {
         let listener = &mut self.listeners[index];
+        trace::paused_starved(self.home.index, listener.id, error);
         listener.starved = true;
         if !listener.complained {
             listener.complained = true;
@@ -241,6 +252,7 @@ impl Reactor {
             if listener.paused && !full && self.epoll.add(listener.fd.as_fd(), interest(listener), index as u64).is_ok()
             {
                 listener.paused = false;
+                trace::resumed(self.home.index, listener.id);
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::error::CloseReason;
 use crate::exec::home::{Msg, Stage};
 use crate::exec::{local, run};
 use crate::stats::Gauge;
+use crate::trace;
 
 /// What was left when the reactor ended.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -20,9 +21,13 @@ pub(crate) struct Ended {
     pub(crate) cut: usize,
 }
 
-/// Is nothing more to be sent? Lingering, or a shared writer that a drain ended and that somebody still holds.
+/// Is nothing more to be sent? Lingering, a shared writer that a drain ended and that somebody still holds, or a
+/// connection that moved away.
 fn is_out(entry: &Entry) -> bool {
     let body = &entry.body;
+    if body.socket.is_gone() {
+        return true;
+    }
     let ended = body.has_ended(ends::SHARED) && body.has_ended(ends::READER_GONE) && body.flush.is_over();
     body.flush.is_idle() && (entry.linger.is_some() || ended)
 }
@@ -48,6 +53,7 @@ impl Reactor {
 
     /// Serves the accept queues, closes the listeners, ends idle connections.
     fn begin_drain(&mut self) {
+        trace::drain_begins(self.home.index, self.table.len());
         for index in 0..self.listeners.len() {
             // Bounded: a storm of connects must not hold the drain. The backlog is at most somaxconn.
             self.accept_from(index, 65_536);
@@ -82,6 +88,7 @@ impl Reactor {
     pub(crate) fn teardown(&mut self) -> Ended {
         // A connect from here on is refused; later stages of a drain have done this already.
         self.home.request(Stage::Aborting);
+        trace::stop_begins(self.home.index, self.table.len());
         self.close_listeners();
         self.home.close_gate();
         self.home.drain_waiters.wake_all();
@@ -106,6 +113,7 @@ impl Reactor {
         self.home.counts.set(Gauge::Open, 0);
         self.home.counts.set(Gauge::Lingering, 0);
         self.home.counts.set(Gauge::Tasks, 0);
+        trace::stopped(self.home.index, ended.cut);
         ended
     }
 
@@ -127,8 +135,10 @@ impl Reactor {
             let Some((key, entry)) = self.table.at(index) else { continue };
             let (body, lingers, out) = (entry.body.clone(), entry.linger.is_some(), is_out(entry));
             if !out {
-                cut += usize::from(body.reason().is_none() || !lingers);
+                let is_cut = body.reason().is_none() || !lingers;
                 ending::reset(&body, CloseReason::Aborted);
+                // One that was on its way here stays where it is. Nobody changes that after the reset.
+                cut += usize::from(is_cut && body.socket.is_ours());
             }
             drop(body);
             self.close(key);

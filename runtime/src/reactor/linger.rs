@@ -13,7 +13,7 @@ use crate::exec::{local, run};
 use crate::id::Key;
 use crate::reactor::table::Entry;
 use crate::stats::Count;
-use crate::sys;
+use crate::{sys, trace};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Reactor {
     pub(super) fn begin_linger(&mut self, key: Key) {
         let Some(entry) = self.table.get(key) else { return };
         entry.body.forget_waiters();
-        if entry.body.has_ended(ends::TAKEN) {
+        if !entry.body.socket.is_ours() {
             self.close(key);
             return;
         }
@@ -102,14 +102,18 @@ impl Reactor {
     pub(super) fn close(&mut self, key: Key) {
         let Some(entry) = self.table.remove(key) else { return };
         let body = entry.body;
-        if !body.flush.is_idle() && !body.flush.is_closed() {
+        let unsent = !body.flush.is_idle() && !body.flush.is_closed();
+        // A call failed on a socket that may be alive (ENOBUFS, ENOMEM): what was queued is gone.
+        let failed = matches!(body.reason(), Some(CloseReason::Io { .. }));
+        if unsent || failed {
             // What was promised to the peer cannot be sent any more: it must not look whole.
             ending::reset(&body, CloseReason::Local);
         }
         body.store_reason(if body.has_ended(ends::PEER_FIN) { CloseReason::PeerFin } else { CloseReason::Local });
         local::count_here(Count::Closed, 1);
+        trace::ended(self.home.index, key, body.reason());
         self.show_open();
-        if Arc::strong_count(&body) > 1 || body.has_ended(ends::TAKEN) {
+        if Arc::strong_count(&body) > 1 || !body.socket.is_ours() {
             // Somebody is inside a call on it, or holds the socket by another descriptor: epoll must forget it now.
             let _ = self.epoll.delete(body.as_fd());
         }

@@ -14,6 +14,7 @@
 //! | `watches` | watched descriptors: their slots and edges |
 //! | `linger` | connections that were let go |
 //! | `sweep` | the 250 ms tick: clocks |
+//! | `stall` | user code that holds the loop |
 //! | `finish` | drain, stop, teardown |
 
 pub(crate) mod accept;
@@ -22,6 +23,7 @@ mod dispatch;
 mod finish;
 mod inbox;
 mod linger;
+pub(crate) mod stall;
 mod sweep;
 mod table;
 mod turn;
@@ -37,6 +39,7 @@ use crate::sys;
 use crate::sys::epoll::{Epoll, Events};
 use crate::time::driver::{self, Driver};
 use accept::Listener;
+use stall::Stalls;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
@@ -62,6 +65,7 @@ pub(crate) struct Reactor {
     owed: VecDeque<Key>,
     timers: Arc<Driver>,
     sweep: Sweep,
+    stalls: Stalls,
     /// The time of this pass: milliseconds of the coarse clock.
     now_ms: u64,
     /// The stage that the loop has acted upon.
@@ -111,6 +115,7 @@ impl Reactor {
             watches: Watches::new(),
             owed: VecDeque::new(),
             sweep: Sweep::new(now_ms),
+            stalls: Stalls::new(home.config.stall_threshold),
             now_ms,
             stage: Stage::Running,
             ends_itself: false,

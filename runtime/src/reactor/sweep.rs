@@ -3,15 +3,16 @@
 //! State: when the next tick is due and where the walk stands; one `Watch` a connection. Thread class: reactor only.
 //! Laws: 6, 8 (a tick looks at a bounded part of the table), 11, and the clocks' rules:
 //!
-//! - read clock: runs while a read is parked and no flush is in flight; every park, recv and send restarts it. A busy
-//!   handler is never timed out.
+//! - read clock: runs while a read is parked and no flush is in flight; every park, recv and send restarts it. When it
+//!   has run out the reader is asked, and ends the connection itself: a read that was given up while it was parked is
+//!   nobody's (`conn/read_word`). So a busy handler is never timed out.
 //! - send clock: runs while a flush is in flight; restarted when the peer acknowledged something: (bytes the kernel
 //!   took - bytes it still holds) grew. A slow steady reader lives, a stopped one does not. A connect has a clock of its
 //!   own (`conn/connect`).
 //! - send rate: over every window of 5 s of a flush in flight, the peer acknowledged `min_send_rate` on average.
 
 use super::Reactor;
-use crate::conn::body::{Body, ends};
+use crate::conn::body::{Body, REACTORS_RATE, ends};
 use crate::conn::deadline;
 use crate::error::{Clock, CloseReason};
 use crate::id::Key;
@@ -114,8 +115,12 @@ impl Reactor {
         let body = Arc::clone(&entry.body);
         if let Some(clock) = self.send_clock(key, &body, now) {
             deadline::ran_out(&body, CloseReason::Timeout(clock));
-        } else if !lingers && self.read_clock_ran_out(&body, now) {
-            deadline::ran_out(&body, CloseReason::Timeout(Clock::Read));
+        } else if !lingers
+            && body.read.is_parked()
+            && deadline::read_clock_ran_out(&body, now as u32)
+            && let Some(waiter) = body.read.ask()
+        {
+            body.wake_reader(waiter);
         }
         drop(body);
         if lingers {
@@ -123,21 +128,13 @@ impl Reactor {
         }
     }
 
-    fn read_clock_ran_out(&self, body: &Body, now: u64) -> bool {
-        let limit = self.home.config.read_timeout;
-        let held = body.suspended.load(Ordering::Acquire) > 0 || !body.flush.is_idle() || body.flush.is_closed();
-        if limit.is_zero() || held || !body.read.is_parked() {
-            return false;
-        }
-        let idle = (now as u32).wrapping_sub(body.activity.load(Ordering::Relaxed));
-        // A stamp from another thread may be a tick of the coarse clock ahead of this pass.
-        let idle = if idle > u32::MAX / 2 { 0 } else { idle };
-        u128::from(idle) > limit.as_millis()
-    }
-
     /// Which of the send clocks has run out, if any has.
     fn send_clock(&mut self, key: Key, body: &Body, now: u64) -> Option<Clock> {
-        let (limit, rate) = (self.home.config.send_timeout, self.home.config.min_send_rate);
+        let limit = self.home.config.send_timeout;
+        let rate = match body.min_send_rate.load(Ordering::Relaxed) {
+            REACTORS_RATE => self.home.config.min_send_rate,
+            own => own,
+        };
         let watch = &mut self.table.get_mut(key)?.watch;
         if body.flush.is_idle() || body.flush.is_closed() || body.has_ended(ends::CONNECTING) {
             *watch = Watch::default();

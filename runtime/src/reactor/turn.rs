@@ -5,7 +5,7 @@
 
 use super::Reactor;
 use crate::exec::home::Stage;
-use crate::exec::{local, run};
+use crate::exec::local;
 use crate::stats::{Count, Gauge};
 use crate::sys;
 use crate::time;
@@ -38,7 +38,7 @@ impl Reactor {
             self.home.counts.add_own(Count::Panics, self.timers.take_wake_panics());
         }
         self.sweep_if_due(now);
-        run::batch(self.home.config.task_budget);
+        self.run_tasks();
         self.read_own_messages();
 
         self.home.counts.set(Gauge::Lingering, self.table.lingering());
@@ -51,6 +51,8 @@ impl Reactor {
         if self.is_runnable() {
             return Some(Duration::ZERO);
         }
+        #[cfg(epoxide_chaos)]
+        sys::chaos::pause(sys::chaos::Call::Sleep);
         self.home.announce_sleep();
         // Whatever other threads published before they looked at the flag is visible from here on.
         if self.home.has_messages() || self.home.stage() != self.stage || is_woken() {

@@ -7,6 +7,7 @@ use crate::conn::connection::Connection;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::spawn::Outcome;
 use crate::id::ListenerId;
+use crate::reactor::stall::Stall;
 use crate::runtime::launch::{self, Hooks};
 use crate::runtime::listen::{self, ListenAddr, ListenSpec};
 use crate::runtime::running::Runtime;
@@ -159,6 +160,30 @@ impl<Kind> Builder<Kind> {
         self
     }
 
+    /// Wraps the life of every reactor's, worker's and blocking thread: the hook is called on it, calls on, and what it
+    /// holds meanwhile is dropped there when the thread has nothing left, its last task and the `on_stop` hooks included.
+    /// With several hooks the first is outermost.
+    ///
+    /// For libraries that look for something of theirs on the calling thread. Those that need tokio's runtime for their
+    /// timers and tasks find one that runs beside this one:
+    /// ```ignore
+    /// let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    /// let hosted = tokio.handle().clone();
+    /// let mut server = epoxide::Runtime::builder();
+    /// server.enter(move |thread| {
+    ///     let _entered = hosted.enter();
+    ///     thread();
+    /// });
+    /// // `tokio::time::sleep` and `tokio::spawn` work in every handler; `tokio` must outlive the server.
+    /// ```
+    ///
+    /// A hook that panics or does not call the thread fails the start; on a thread of the pools, which are started later,
+    /// it is complained about and the thread runs without it.
+    pub fn enter(&mut self, hook: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) -> &mut Self {
+        self.hooks.enter.push(hook);
+        self
+    }
+
     /// Called on each reactor's thread before it accepts. An error fails the start with its text.
     pub fn on_start<O: Outcome>(&mut self, hook: impl Fn(&ReactorHandle) -> O + Send + Sync + 'static) -> &mut Self {
         self.hooks.start.push(Arc::new(move |reactor| hook(reactor).settle()));
@@ -177,8 +202,16 @@ impl<Kind> Builder<Kind> {
         self
     }
 
+    /// Called on a reactor's thread each time that a task, or other user code, has held its loop longer than
+    /// [`ReactorConfig::stall_threshold`], once it is over. Each is counted in [`Stats::stalls`](crate::Stats::stalls) too.
+    pub fn on_stall(&mut self, hook: impl Fn(&ReactorHandle, &Stall) + Send + Sync + 'static) -> &mut Self {
+        self.hooks.stall.push(Arc::new(hook));
+        self
+    }
+
     /// Listens on an address, with a socket per reactor. The handler is cloned for every reactor; the future it returns
     /// stays on the reactor that accepted the connection and may be `!Send`.
+    #[track_caller]
     pub fn listen<H, F>(&mut self, addr: impl Into<ListenAddr>, handler: H) -> ListenerId
     where
         H: Fn(Connection) -> F + Clone + Send + 'static,
@@ -191,6 +224,7 @@ impl<Kind> Builder<Kind> {
     }
 
     /// The same with a handler that is built on each reactor, and may hold `Rc` state.
+    #[track_caller]
     pub fn listen_with<M, H, F>(&mut self, addr: impl Into<ListenAddr>, make: M) -> ListenerId
     where
         M: Fn(&ReactorHandle) -> H + Clone + Send + 'static,
@@ -204,6 +238,7 @@ impl<Kind> Builder<Kind> {
     }
 
     /// Listens on a socket that exists already; it is made non-blocking and shared by the reactors.
+    #[track_caller]
     pub fn listen_on<H, F>(&mut self, listener: TcpListener, handler: H) -> ListenerId
     where
         H: Fn(Connection) -> F + Clone + Send + 'static,
@@ -220,6 +255,7 @@ impl<Kind> Builder<Kind> {
     ///
     /// A socket file that refuses connects is replaced; one that somebody listens on, and anything else that is in the
     /// way, is an error. The path is unlinked when the last reactor has stopped listening.
+    #[track_caller]
     pub fn listen_unix<H, F>(&mut self, path: impl AsRef<OsStr>, handler: H) -> ListenerId
     where
         H: Fn(Connection) -> F + Clone + Send + 'static,
@@ -230,6 +266,7 @@ impl<Kind> Builder<Kind> {
     }
 
     /// [`listen_on`](Self::listen_on) for a unix socket. Its path is left alone at the end.
+    #[track_caller]
     pub fn listen_on_unix<H, F>(&mut self, listener: UnixListener, handler: H) -> ListenerId
     where
         H: Fn(Connection) -> F + Clone + Send + 'static,

@@ -3,18 +3,20 @@
 //! State: none. Thread class: any thread. Laws: 4 (all bound and listening before any accepts), 10 (hooks), 12.
 
 use crate::error::complain;
+use crate::exec::enter::EnterHooks;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::Home;
 use crate::exec::run;
 use crate::reactor::accept::Listener;
+use crate::reactor::stall::StallHook;
 use crate::reactor::{Ended, Reactor};
 use crate::runtime::builder::Builder;
 use crate::runtime::control::Control;
 use crate::runtime::listen::Bound;
 use crate::runtime::running::Runtime;
 use crate::sync::limit::Limit;
-use crate::sys;
 use crate::workers::pools::Pools;
+use crate::{sys, trace};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,6 +33,8 @@ pub(crate) struct Hooks {
     pub(crate) start: Vec<StartHook>,
     pub(crate) stop: Vec<StopHook>,
     pub(crate) fault: Vec<FaultHook>,
+    pub(crate) enter: EnterHooks,
+    pub(crate) stall: Vec<StallHook>,
 }
 
 /// Everything a reactor thread needs.
@@ -68,7 +72,7 @@ fn start_all(builder: Builder, reactors: usize) -> io::Result<Runtime> {
     let homes = (0..reactors)
         .map(|index| Home::new(index, builder.config.clone()).map(Arc::new))
         .collect::<io::Result<Vec<_>>>()?;
-    let pools = Pools::new(&builder.workers);
+    let pools = Pools::new(&builder.workers, builder.hooks.enter.clone());
     pools.attach(&homes);
     let control = Arc::new(Control::new(reactors, pools));
     let mut runtime = Runtime::new(homes.clone(), addrs, control.clone());
@@ -157,17 +161,26 @@ fn reactor_thread(plan: Plan, started: Sender<io::Result<()>>) {
     let handle = ReactorHandle { home: home.clone() };
     // Told by its drop, whatever happens on this thread: nobody is to wait for one that is gone.
     let mut end = Report { control, ended: Ended::default(), fault: None };
-    match pin(core).inspect_err(|_| home.abandon()).and_then(|()| start(home, listeners, limit, &hooks)) {
-        Err(error) => {
-            let _ = started.send(Err(error));
+    hooks.enter.around(|entered| {
+        let ready = pin(core).and_then(|()| if entered { Ok(()) } else { Err(not_entered()) });
+        match ready.inspect_err(|_| home.abandon()).and_then(|()| start(home, listeners, limit, &hooks)) {
+            Err(error) => {
+                let _ = started.send(Err(error));
+            }
+            Ok(reactor) => {
+                let _ = started.send(Ok(()));
+                // Dropped before the loop: who waits for the starts is told of a thread that dies by a channel without
+                // senders.
+                drop(started);
+                (end.ended, end.fault) = run_to_end(reactor, &hooks, &handle);
+            }
         }
-        Ok(reactor) => {
-            let _ = started.send(Ok(()));
-            // Dropped before the loop: who waits for the starts is told of a thread that dies by a channel without senders.
-            drop(started);
-            (end.ended, end.fault) = run_to_end(reactor, &hooks, &handle);
-        }
-    }
+    });
+}
+
+/// An `enter` hook did not do what it is for.
+pub(super) fn not_entered() -> io::Error {
+    io::Error::other("an enter hook panicked or returned without calling the thread that it was given")
 }
 
 /// A reactor thread's last word.
@@ -194,6 +207,7 @@ pub(super) fn run_to_end(mut reactor: Reactor, hooks: &Hooks, handle: &ReactorHa
     let ended = catch_unwind(AssertUnwindSafe(|| reactor.teardown())).unwrap_or_default();
     if let Some(error) = &fault {
         complain(format_args!("reactor {} ended by a fault: {error}", handle.id()));
+        trace::fault(handle.id(), error);
         for hook in &hooks.fault {
             run::caught(|| hook(handle, error));
         }
@@ -214,6 +228,7 @@ fn pin(core: Option<usize>) -> io::Result<()> {
 pub(super) fn start(home: Arc<Home>, listeners: Vec<Bound>, limit: Arc<Limit>, hooks: &Hooks) -> io::Result<Reactor> {
     let handle = ReactorHandle { home: home.clone() };
     let mut reactor = Reactor::new(home.clone(), limit).inspect_err(|_| home.abandon())?;
+    reactor.set_stall_hooks(hooks.stall.clone());
     let result = run_start_hooks(hooks, &handle).and_then(|()| add_listeners(&mut reactor, listeners, &handle));
     match result {
         Ok(()) => Ok(reactor),

@@ -20,6 +20,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -332,19 +333,22 @@ fn bind_all(mut addr: SocketAddr, options: &ListenOptions, reactors: usize) -> i
 }
 
 /// A handler that is cloned for every reactor.
+#[track_caller]
 pub(crate) fn cloned<H, F>(handler: H) -> Box<dyn FnMut() -> MakeHandler + Send>
 where
     H: Fn(Connection) -> F + Clone + Send + 'static,
     F: Future + 'static,
     F::Output: Outcome,
 {
+    let at = Location::caller();
     Box::new(move || {
         let handler = handler.clone();
-        Box::new(move |_| erase(handler))
+        Box::new(move |_| erase(handler, at))
     })
 }
 
 /// A handler that is built on every reactor, and may hold what must not leave it.
+#[track_caller]
 pub(crate) fn built<M, H, F>(make: M) -> Box<dyn FnMut() -> MakeHandler + Send>
 where
     M: Fn(&ReactorHandle) -> H + Clone + Send + 'static,
@@ -352,17 +356,18 @@ where
     F: Future + 'static,
     F::Output: Outcome,
 {
+    let at = Location::caller();
     Box::new(move || {
         let make = make.clone();
-        Box::new(move |reactor| erase(make(reactor)))
+        Box::new(move |reactor| erase(make(reactor), at))
     })
 }
 
-fn erase<H, F>(handler: H) -> Handler
+fn erase<H, F>(handler: H, at: &'static Location<'static>) -> Handler
 where
     H: Fn(Connection) -> F + 'static,
     F: Future + 'static,
     F::Output: Outcome,
 {
-    Box::new(move |connection, header| Task::new(handler(connection), header))
+    Handler { serve: Box::new(move |connection, header| Task::new(handler(connection), header)), at }
 }

@@ -171,8 +171,18 @@ impl Runtime {
     /// # Errors
     /// The fault of a reactor that ended without being asked to; the others are drained all the same.
     pub fn run(self, grace: Duration) -> io::Result<ShutdownReport> {
+        self.run_with(grace, || {})
+    }
+
+    /// The same; `ready` is called first thing when a signal would drain and no longer end the process: the place for a
+    /// program's start line, which others wait for.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_with(self, grace: Duration, ready: impl FnOnce()) -> io::Result<ShutdownReport> {
         self.refuse_to_wait("Runtime::run")?;
         let signals = sys::signal::watch_termination()?;
+        ready();
         // A reactor that dies is noticed within a second; signals at once.
         while signals.wait(Some(Duration::from_secs(1)))?.is_none() {
             if self.control.has_fault() || self.control.is_over() {

@@ -6,6 +6,7 @@
 use crate::config::ReactorConfig;
 use crate::conn::address::Address;
 use crate::exec::ambient::{self, Class};
+use crate::exec::enter::EnterHooks;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::Home;
 use crate::exec::local;
@@ -75,7 +76,7 @@ impl Reactor {
             listeners.extend(bound);
         }
         let home = Arc::new(Home::new(0, builder.config)?);
-        let pools = Pools::new(&builder.workers);
+        let pools = Pools::new(&builder.workers, builder.hooks.enter.clone());
         pools.attach(std::slice::from_ref(&home));
         Ok(Self { home, addrs, _pools: Lease(pools), plan: Some((listeners, limit, builder.hooks)) })
     }
@@ -98,13 +99,19 @@ impl Reactor {
     /// Runs on the calling thread until it is stopped by [`ReactorHandle::stop`].
     ///
     /// # Errors
-    /// A reactor that runs on this thread already, a failing `on_start` hook, and the fault by which it ended.
+    /// A reactor that runs on this thread already, a failing `enter` or `on_start` hook, and the fault by which it ended.
     pub fn run(mut self) -> io::Result<()> {
         let Some((listeners, limit, hooks)) = self.plan.take() else { return Ok(()) };
         let handle = self.handle();
-        let reactor = launch::start(self.home.clone(), listeners, limit, &hooks)?;
-        let (_, fault) = launch::run_to_end(reactor, &hooks, &handle);
-        fault.map_or(Ok(()), Err)
+        hooks.enter.around(|entered| {
+            if !entered {
+                self.home.abandon();
+                return Err(launch::not_entered());
+            }
+            let reactor = launch::start(self.home.clone(), listeners, limit, &hooks)?;
+            let (_, fault) = launch::run_to_end(reactor, &hooks, &handle);
+            fault.map_or(Ok(()), Err)
+        })
     }
 }
 
@@ -139,7 +146,7 @@ fn refuse_to_block() {
 
 fn try_block_on<F: Future>(future: F) -> io::Result<F::Output> {
     let home = Arc::new(Home::new(0, ReactorConfig::default())?);
-    let pools = Pools::new(&WorkersConfig::default());
+    let pools = Pools::new(&WorkersConfig::default(), EnterHooks::default());
     pools.attach(std::slice::from_ref(&home));
     // Dropped after the reactor, also when the future panics.
     let _lease = Lease(pools);

@@ -11,6 +11,16 @@ pub(crate) fn monotonic_coarse_ms() -> u64 {
     // The clock exists since Linux 2.6.32, so the fallback is not taken.
     clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)
         .map_or(0, |now| now.tv_sec() as u64 * 1000 + now.tv_nsec() as u64 / 1_000_000)
+        .saturating_add(offset_ms())
+}
+
+/// How far the fault seam has moved the clocks.
+#[inline(always)]
+pub(crate) fn offset_ms() -> u64 {
+    #[cfg(epoxide_chaos)]
+    return super::chaos::offset_ms();
+    #[cfg(not(epoxide_chaos))]
+    0
 }
 
 #[cfg(test)]

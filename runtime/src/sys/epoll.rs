@@ -74,6 +74,15 @@ impl Events {
         }
     }
 
+    /// The fault seam: these are the events of the last wait, as many as there is room for.
+    #[cfg(epoxide_chaos)]
+    pub(super) fn replace(&mut self, events: &[Event]) -> usize {
+        for (place, event) in self.list.iter_mut().zip(events) {
+            *place = EpollEvent::new(EpollFlags::from_bits_retain(event.flags as i32), event.data);
+        }
+        events.len().min(self.list.len())
+    }
+
     /// Event number `i` of the last wait; past what it returned, stale or empty events.
     ///
     /// # Panics
@@ -100,23 +109,38 @@ pub(crate) struct Epoll {
 impl Epoll {
     /// epoll_create1(2), CLOEXEC.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { inner: NixEpoll::new(EpollCreateFlags::EPOLL_CLOEXEC)? })
+        let epoll = Self { inner: NixEpoll::new(EpollCreateFlags::EPOLL_CLOEXEC)? };
+        #[cfg(epoxide_chaos)]
+        super::chaos::born(&epoll);
+        Ok(epoll)
     }
 
     /// Registers `fd`. A descriptor that is ready already is reported by the next wait.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, interest: u32, data: u64) -> io::Result<()> {
+        #[cfg(epoxide_chaos)]
+        super::chaos::add(self, fd, data)?;
         let flags = EpollFlags::from_bits_retain(interest as i32);
         Ok(self.inner.add(fd, EpollEvent::new(flags, data))?)
     }
 
     /// Deregisters `fd`. Events that a wait has already returned are not taken back.
     pub(crate) fn delete(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        #[cfg(epoxide_chaos)]
+        super::chaos::delete(fd);
         Ok(self.inner.delete(fd)?)
     }
 
     /// Waits for events and returns how many came. `None` waits for ever, zero only looks; the
     /// timeout is rounded up to milliseconds. A signal ends the wait with `Ok(0)`.
     pub(crate) fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
+        #[cfg(epoxide_chaos)]
+        return super::chaos::wait(self, events, timeout, |events, timeout| self.wait_once(events, timeout));
+        #[cfg(not(epoxide_chaos))]
+        self.wait_once(events, timeout)
+    }
+
+    #[inline(always)]
+    fn wait_once(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         // -1 and up are all legal, so the fallback is never taken; it would only look.
         let timeout = EpollTimeout::try_from(super::timeout_ms(timeout)).unwrap_or(EpollTimeout::ZERO);
         match self.inner.wait(&mut events.list, timeout) {

@@ -27,6 +27,10 @@ impl WakeFd {
     /// Makes an edge. Never fails: the only expected refusal is a full counter (after 2^64 - 2 unread
     /// writes), which one read empties.
     pub(crate) fn signal(&self) {
+        #[cfg(epoxide_chaos)]
+        if super::chaos::is_wake_late(self.as_fd()) {
+            return;
+        }
         if self.write(1) == Err(Errno::EAGAIN) {
             let _ = self.read();
             // EAGAIN again: others filled it in between, and their writes were the edge.

@@ -28,14 +28,17 @@ pub(crate) fn sendfile(socket: BorrowedFd<'_>, file: BorrowedFd<'_>, at: u64, co
     let mut offset = libc::off_t::try_from(at).map_err(|_| Errno::EOVERFLOW)?;
     let quiet = NoSigpipe::begin()?;
     let result = super::retry(|| {
+        #[cfg(epoxide_chaos)]
+        let count = super::seam!(SendFile, socket, count);
         // SAFETY: both descriptors are borrowed, so they are open; the offset is a live off_t of ours.
         let n = unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, count) };
-        Errno::result(n)
+        // Bytes moved: not negative once errors are out.
+        Errno::result(n).map(|n| n as usize)
     });
     if result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE)) {
         quiet.take_back();
     }
-    Ok(usize::try_from(result?).unwrap_or(0))
+    result
 }
 
 /// Blocks SIGPIPE on this thread while it lives.

@@ -33,13 +33,24 @@ pub(crate) fn peek(fd: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<usize> {
 
 #[inline(always)]
 fn recv_flags(fd: BorrowedFd<'_>, space: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
-    uninterrupted(|| rustix::net::recv(fd, &mut *space, flags).map(|(n, _)| n))
+    uninterrupted(|| {
+        #[cfg(epoxide_chaos)]
+        let space = {
+            let len = super::seam!(Recv, fd, space.len());
+            &mut space[..len]
+        };
+        rustix::net::recv(fd, &mut *space, flags).map(|(n, _)| n)
+    })
 }
 
 /// send(2): how many bytes the kernel took, perhaps fewer than offered.
 #[inline]
 pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    uninterrupted(|| rustix::net::send(fd, bytes, SEND))
+    uninterrupted(|| {
+        #[cfg(epoxide_chaos)]
+        let bytes = &bytes[..super::seam!(Send, fd, bytes.len())];
+        rustix::net::send(fd, bytes, SEND)
+    })
 }
 
 /// Repeats a call that a signal interrupted before it did anything.
@@ -58,6 +69,8 @@ fn uninterrupted(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Res
 #[inline]
 pub(crate) fn send_vectored(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     super::retry(|| {
+        #[cfg(epoxide_chaos)]
+        let slices = super::chaos::cut(fd, slices)?;
         socket::sendmsg::<SockaddrStorage>(
             fd.as_raw_fd(),
             slices,

@@ -6,7 +6,7 @@
 //! Laws kept: 4 (registrations), 5 (descriptors: CLOEXEC from birth, owned before configured, reset), 7 (wake).
 //!
 //! This is also the seam for injected faults: every system call has exactly one door, so a fault put into
-//! the door is met by every caller.
+//! the door is met by every caller. The macro `seam` below is what a door says for it.
 //!
 //! | file | doors |
 //! |---|---|
@@ -20,11 +20,12 @@
 //! | [`limits`] | `getrlimit`, `setrlimit` |
 //! | [`clock`] | `clock_gettime(CLOCK_MONOTONIC_COARSE)` |
 //! | [`signal`] | `sigaction`, `pthread_sigmask`, `pipe2`, `poll`, and the pipe's `read` and `write` |
+//! | `chaos` | none: what the doors do when a plan tells them to misbehave (with `--cfg epoxide_chaos` only) |
 //! | [`errno`] | none: the errnos that the crate sorts by |
 //! | [`error`] | none: the error that names the step and keeps the errno |
 //!
 //! Files that need `unsafe` opt in at their top and give a SAFETY comment per block:
-//! `file.rs`, `ktls.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
+//! `chaos/look.rs`, `file.rs`, `ktls.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
 
 use std::io as std_io;
 use std::time::Duration;
@@ -32,6 +33,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 pub(crate) mod affinity;
+#[cfg(epoxide_chaos)]
+pub(crate) mod chaos;
 pub(crate) mod clock;
 pub(crate) mod epoll;
 pub(crate) mod errno;
@@ -43,6 +46,21 @@ pub(crate) mod ktls;
 pub(crate) mod limits;
 pub(crate) mod signal;
 pub(crate) mod socket;
+
+/// The fault seam of a door that moves bytes: how many of `$len` its call may move. What a fault does instead leaves the
+/// closure around the call.
+#[cfg(epoxide_chaos)]
+macro_rules! seam {
+    ($call:ident, $fd:expr, $len:expr) => {
+        match $crate::sys::chaos::meet($crate::sys::chaos::Call::$call, $fd, $len) {
+            $crate::sys::chaos::Met::Go(len) => len,
+            $crate::sys::chaos::Met::Returned(n) => return Ok(n),
+            $crate::sys::chaos::Met::Failed(errno) => return Err($crate::sys::chaos::Raw::raw(errno)),
+        }
+    };
+}
+#[cfg(epoxide_chaos)]
+use seam;
 
 /// Repeats a call that a signal interrupted before it did anything, and turns the errno into an
 /// `io::Error` (which keeps it: no allocation, no text).

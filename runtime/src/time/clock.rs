@@ -12,6 +12,9 @@ const FAR: Duration = Duration::from_secs(1 << 40);
 /// CLOCK_MONOTONIC now, in full resolution (a few ns through the vDSO; see `clock_gettime(2)`).
 #[inline]
 pub(crate) fn now() -> Instant {
+    #[cfg(epoxide_chaos)]
+    return Instant::now() + Duration::from_millis(crate::sys::clock::offset_ms());
+    #[cfg(not(epoxide_chaos))]
     Instant::now()
 }
 
@@ -38,8 +41,13 @@ impl Epoch {
     #[inline]
     pub(super) fn tick_of_deadline(self, deadline: Instant) -> u64 {
         let since = deadline.saturating_duration_since(self.0);
-        let part = u64::from(since.subsec_nanos().div_ceil(1_000_000));
-        since.as_secs().saturating_mul(1000).saturating_add(part).min(Self::LAST)
+        if since.as_secs() >= Self::LAST / 1000 {
+            return Self::LAST;
+        }
+        // Two instructions less than `div_ceil`; it cannot overflow.
+        #[allow(clippy::manual_div_ceil, reason = "counted: every timer that is armed comes by here")]
+        let part = (since.subsec_nanos() + 999_999) / 1_000_000;
+        since.as_secs() * 1000 + u64::from(part)
     }
 
     /// The last tick that is not after `now`.

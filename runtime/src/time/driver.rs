@@ -35,6 +35,8 @@ use super::wheel::{Key, Wheel};
 const NEVER: u64 = u64::MAX;
 /// How many entries one critical section of `fire` looks at.
 const BATCH: usize = 256;
+/// A second: what is further ahead than this is not compared with the clock before it is armed.
+const FAR_TICKS: u64 = 1000;
 
 /// See the module's text.
 pub(crate) struct Driver {
@@ -140,10 +142,22 @@ impl Driver {
         self.lock().wheel.len()
     }
 
-    /// Keeps `waker` until `deadline`; gives it back if the driver is shut (rule 3).
+    /// The tick at which `deadline` is due.
     #[inline]
-    pub(super) fn arm(&self, deadline: Instant, waker: Waker, runs_here: bool) -> Result<Key, Waker> {
-        let due = self.epoch.tick_of_deadline(deadline);
+    pub(super) fn tick_of(&self, deadline: Instant) -> u64 {
+        self.epoch.tick_of_deadline(deadline)
+    }
+
+    /// Was this tick far ahead when the loop last looked at the clock?
+    #[inline]
+    pub(super) fn is_far(&self, due: u64) -> bool {
+        due > self.seen.load(Ordering::Relaxed).saturating_add(FAR_TICKS)
+    }
+
+    /// Keeps `waker` until the tick `due`; gives it back if the driver is shut (rule 3). One that has passed fires with
+    /// the loop's next look.
+    #[inline]
+    pub(super) fn arm(&self, due: u64, waker: Waker, runs_here: bool) -> Result<Key, Waker> {
         let mut state = self.lock();
         if state.shut {
             return Err(waker);

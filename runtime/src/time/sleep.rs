@@ -5,6 +5,9 @@
 //!
 //! The clock alone decides: a poll at or after the deadline is ready whether or not a driver has fired, and a poll
 //! before it is pending whatever woke the task. So a wake too many costs a poll, and no driver can make it early.
+//! With one exception, which saves a reading of the clock (75 instructions) for all that is seldom waited for to its
+//! end: a first poll arms a deadline that lay more than a second ahead when its loop last looked at the clock. Should it
+//! have passed all the same (the thread stood still for that second), the loop's next look wakes the task.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -80,22 +83,42 @@ impl Sleep {
         self.deadline = deadline;
     }
 
-    fn register(&mut self, mut waker: Waker) {
-        if let Some(current) = current() {
-            match current.driver.arm(self.deadline, waker, current.runs_here) {
-                Ok(key) => {
-                    self.registration = Some(Registration { driver: current.driver, key });
-                    return;
-                }
-                // It has been shut down.
-                Err(back) => waker = back,
+    /// Keeps the waker with the thread's driver. Ready: the deadline has passed.
+    #[inline]
+    fn register(&mut self, waker: &Waker) -> Poll<()> {
+        let Some(current) = current() else { return self.register_elsewhere(waker) };
+        let due = current.driver.tick_of(self.deadline);
+        if !current.driver.is_far(due) && self.is_elapsed() {
+            return Poll::Ready(());
+        }
+        match current.driver.arm(due, waker.clone(), current.runs_here) {
+            Ok(key) => {
+                self.registration = Some(Registration { driver: current.driver, key });
+                Poll::Pending
+            }
+            // It has been shut down.
+            Err(back) => {
+                drop(back);
+                self.register_elsewhere(waker)
             }
         }
-        let Ok(driver) = thread::driver() else { return waker.wake() };
-        match driver.arm(self.deadline, waker, false) {
+    }
+
+    /// With the process-wide timer thread.
+    #[cold]
+    fn register_elsewhere(&mut self, waker: &Waker) -> Poll<()> {
+        if self.is_elapsed() {
+            return Poll::Ready(());
+        }
+        let Ok(driver) = thread::driver() else {
+            waker.wake_by_ref();
+            return Poll::Pending;
+        };
+        match driver.arm(driver.tick_of(self.deadline), waker.clone(), false) {
             Ok(key) => self.registration = Some(Registration { driver: Arc::clone(driver), key }),
             Err(back) => back.wake(),
         }
+        Poll::Pending
     }
 
     fn disarm(&mut self) {
@@ -110,19 +133,18 @@ impl Future for Sleep {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
-        if this.is_elapsed() {
-            this.disarm();
-            return Poll::Ready(());
-        }
         if let Some(Registration { driver, key }) = &this.registration {
+            if this.is_elapsed() {
+                this.disarm();
+                return Poll::Ready(());
+            }
             if driver.refresh(*key, cx.waker()) {
                 return Poll::Pending;
             }
             // It fired for a deadline that was moved since, or the driver was shut down.
             this.registration = None;
         }
-        this.register(cx.waker().clone());
-        Poll::Pending
+        this.register(cx.waker())
     }
 }
 

@@ -3,9 +3,10 @@
 //! State: an `Arc` of the pools. Thread class: any thread. Laws: 12 (what cannot be handed over comes back), 13.
 
 use crate::exec::ambient;
+use crate::exec::enter::EnterHooks;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::join::{self, JoinError, JoinHandle};
-use crate::exec::local;
+use crate::exec::local::{self, Discard};
 use crate::time::driver::{self, Driver};
 use crate::workers::config::WorkersConfig;
 use crate::workers::error::SubmitError;
@@ -29,7 +30,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    current("workers::spawn").spawn(future).unwrap_or_else(|refused| settled(&refused))
+    current("workers::spawn").spawn(future).unwrap_or_else(settled)
 }
 
 /// Runs a closure that may block on a thread of the current runtime's blocking pool.
@@ -46,7 +47,7 @@ where
     C: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    current("workers::spawn_blocking").spawn_blocking(call).unwrap_or_else(|refused| settled(&refused))
+    current("workers::spawn_blocking").spawn_blocking(call).unwrap_or_else(settled)
 }
 
 #[track_caller]
@@ -59,11 +60,14 @@ fn current(what: &str) -> Workers {
     }
 }
 
-fn settled<J, T>(refused: &SubmitError<J>) -> JoinHandle<T> {
-    join::settled(match refused {
-        SubmitError::PoolFull(_) => JoinError::PoolFull,
-        SubmitError::Stopped(_) => JoinError::Stopped,
-    })
+/// Nobody gets it back, so what it holds is cut, like what a pool gives up (law 6).
+fn settled<J, T>(refused: SubmitError<J>) -> JoinHandle<T> {
+    let (error, why) = match refused {
+        SubmitError::PoolFull(_) => (JoinError::PoolFull, Discard::Aborted),
+        SubmitError::Stopped(_) => (JoinError::Stopped, Discard::Stopped),
+    };
+    join::discarding(why, || drop(refused));
+    join::settled(error)
 }
 
 /// The workers of a runtime, for every thread. Cheap to clone; does not keep the runtime running.
@@ -171,7 +175,7 @@ impl ReactorHandle {
     pub fn workers(&self) -> Workers {
         // Every way to make a reactor attaches pools; one without is a test's own, and has some that are closed.
         let pools = Pools::of(&self.home).unwrap_or_else(|| {
-            let pools = Pools::new(&WorkersConfig::default());
+            let pools = Pools::new(&WorkersConfig::default(), EnterHooks::default());
             pools.close();
             pools
         });

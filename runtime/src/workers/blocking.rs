@@ -19,6 +19,7 @@ use crate::exec::run;
 use crate::sync::lock;
 use crate::sync::plain::{AtomicU64, AtomicUsize, Ordering};
 use crate::time;
+use crate::trace;
 use crate::workers::config::WorkersConfig;
 use crate::workers::credit::{Counts, Credit, Next, Place};
 use crate::workers::crew::{Crew, Setting};
@@ -165,6 +166,9 @@ impl BlockingPool {
                 self.running.fetch_sub(1, Ordering::Relaxed);
                 self.done.fetch_add(1, Ordering::Relaxed);
                 self.panics.fetch_add(u64::from(panicked), Ordering::Relaxed);
+                if panicked {
+                    trace::panicked_outside();
+                }
             });
         });
     }

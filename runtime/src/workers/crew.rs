@@ -7,7 +7,9 @@
 //! process may use (a reactor that started it may be pinned), and the signals that a process is told something by are
 //! blocked in it.
 
+use crate::error::complain;
 use crate::exec::ambient::{self, Class};
+use crate::exec::enter::EnterHooks;
 use crate::exec::home::Home;
 use crate::sync::lock;
 use crate::sys;
@@ -26,11 +28,13 @@ pub(super) struct Setting {
     affinity: Option<sys::affinity::Affinity>,
     /// The runtime's reactors, held weakly: they hold the pools.
     homes: OnceLock<Vec<Weak<Home>>>,
+    /// Around each thread's life.
+    enter: EnterHooks,
 }
 
 impl Setting {
-    pub(super) fn new() -> Self {
-        Self { affinity: sys::affinity::process_wide().ok(), homes: OnceLock::new() }
+    pub(super) fn new(enter: EnterHooks) -> Self {
+        Self { affinity: sys::affinity::process_wide().ok(), homes: OnceLock::new(), enter }
     }
 
     pub(super) fn attach(&self, homes: &[Arc<Home>]) {
@@ -108,8 +112,14 @@ impl Crew {
         let timers = home.as_ref().and_then(|home| home.timers.get::<Driver>());
         let timers = timers.map(|timers| timers.enter_remote());
         let entered = home.map(ambient::enter);
-        // User code is caught where it runs; a panic here is a defect, and must not be waited for.
-        let _ = catch_unwind(AssertUnwindSafe(body));
+        self.setting.enter.around(|entered| {
+            if !entered {
+                // A job is on its way to this thread: it runs all the same.
+                complain(format_args!("{}{index}: an enter hook did not call the thread that it was given", self.name));
+            }
+            // User code is caught where it runs; a panic here is a defect, and must not be waited for.
+            let _ = catch_unwind(AssertUnwindSafe(body));
+        });
         drop((timers, entered));
         crate::buf::flush_thread_magazine();
         self.ended(index);

@@ -7,6 +7,7 @@
 //! `abort`: jobs that have not begun are given up. Neither blocks; `wait_*` do.
 
 use crate::exec::ambient::{self, Class};
+use crate::exec::enter::EnterHooks;
 use crate::exec::home::Home;
 use crate::time;
 use crate::workers::blocking::BlockingPool;
@@ -35,8 +36,8 @@ impl fmt::Debug for Pools {
 impl Pools {
     /// To be called where the runtime is built, before its reactors pin themselves: the pools' threads run where the
     /// caller may. Starts none.
-    pub(crate) fn new(config: &WorkersConfig) -> Arc<Self> {
-        let setting = Arc::new(Setting::new());
+    pub(crate) fn new(config: &WorkersConfig, enter: EnterHooks) -> Arc<Self> {
+        let setting = Arc::new(Setting::new(enter));
         Arc::new(Self {
             tasks: Arc::new(TaskPool::new(config, setting.clone())),
             blocking: Arc::new(BlockingPool::new(config, setting.clone())),

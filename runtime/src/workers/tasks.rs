@@ -11,6 +11,7 @@ use crate::exec::join::{self, Abort, JoinHandle, Joined};
 use crate::exec::local::Discard;
 use crate::id::TaskId;
 use crate::sync::plain::{AtomicBool, AtomicU64, Ordering};
+use crate::trace;
 use crate::workers::config::WorkersConfig;
 use crate::workers::crew::{Crew, Setting};
 use crate::workers::error::SubmitError;
@@ -197,6 +198,7 @@ impl<F: Future> Future for Guarded<F> {
             Ok(Poll::Ready(())) => (Discard::No, None),
             Err(payload) => {
                 this.seat.pool.panics.fetch_add(1, Ordering::Relaxed);
+                trace::panicked_outside();
                 (Discard::Panicked, Some(payload))
             }
         };

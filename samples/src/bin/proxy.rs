@@ -1,4 +1,6 @@
 //! A TCP relay: every connection is connected on to one address, and each side's end is passed on by itself.
+//!
+//! With `--http` (feature `http`) it is a reverse proxy for HTTP/1 instead: requests go over connections that are kept.
 
 use clap::Parser;
 use epoxide_samples::cli::ServerArgs;
@@ -13,9 +15,17 @@ struct Args {
     /// Where to relay to, HOST:PORT.
     #[arg(long, default_value = "127.0.0.1:8081")]
     to: String,
+    /// HTTP instead of TCP: requests are passed on over pooled connections.
+    #[cfg(feature = "http")]
+    #[arg(long)]
+    http: bool,
 }
 
 fn main() -> io::Result<()> {
     let args = Args::parse();
+    #[cfg(feature = "http")]
+    if args.http {
+        return epoxide_samples::http_proxy::run("proxy", &args.server, args.to);
+    }
     server::run("proxy", &args.server, "/", move |near| relay::on_to(near, args.to.clone()))
 }

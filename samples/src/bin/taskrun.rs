@@ -2,6 +2,18 @@
 //! long computation needs.
 //!
 //! The handler stays on its reactor, which serves others meanwhile.
+//!
+//! A library that needs tokio works in such handlers too, when a tokio runtime stands by and every thread enters it:
+//! ```ignore
+//! let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+//! let hosted = tokio.handle().clone();
+//! let mut server = epoxide::Runtime::builder();
+//! server.enter(move |thread| {
+//!     let _entered = hosted.enter();
+//!     thread();
+//! });
+//! // In a handler: tokio::time::sleep(..).await, tokio::spawn(..), a database driver's pool.
+//! ```
 
 use clap::Parser;
 use epoxide::{Connection, workers};

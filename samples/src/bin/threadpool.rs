@@ -4,7 +4,7 @@
 //! found nothing has something.
 
 use clap::Parser;
-use epoxide::workers;
+use epoxide::{ReactorConfig, workers};
 use epoxide_samples::cli::{AnswerArgs, WorkerArgs};
 use epoxide_samples::{http, server};
 use std::io;
@@ -16,12 +16,18 @@ struct Args {
     common: AnswerArgs,
     #[command(flatten)]
     workers: WorkerArgs,
+    /// May a worker try one recv before a read parks (`ReactorConfig::optimistic_reads`)?
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    optimistic: bool,
 }
 
 fn main() -> io::Result<()> {
     let args = Args::parse();
     let answer = http::answer(&args.common.body)?;
-    let set_up = |server: &mut epoxide::Builder| args.workers.set_up(server);
+    let set_up = |server: &mut epoxide::Builder| {
+        args.workers.set_up(server);
+        server.config(ReactorConfig { optimistic_reads: args.optimistic, ..ReactorConfig::default() });
+    };
     server::run_with("threadpool", &args.common.server, "/", set_up, move |conn| async move {
         // The reactor's task ends here; the worker's goes on with the connection.
         workers::spawn(http::answer_all(conn, answer, http::HEAD_DEADLINE)).detach();

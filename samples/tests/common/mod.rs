@@ -36,15 +36,27 @@ impl Sample {
         Self { child, stdout, first_line, addr }
     }
 
+    /// The kernel's id of the program.
+    #[allow(dead_code, reason = "each test file has this module to itself")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.addr).expect("the sample accepts");
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream
     }
 
+    /// Ctrl-C.
+    #[allow(dead_code, reason = "not every test file does")]
+    pub(crate) fn interrupt(&self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("it still runs");
+    }
+
     /// Ctrl-C; the rest of its output.
     pub(crate) fn stop(mut self) -> String {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGINT).expect("it still runs");
+        self.interrupt();
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
         assert!(self.child.wait().unwrap().success(), "{rest}");

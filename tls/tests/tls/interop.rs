@@ -6,7 +6,7 @@ use crate::client::{GET, HANG};
 use crate::ours::ask_once;
 use crate::servers::{World, answer_requests, serve};
 use epoxide_tests_e2e::{Case, wait_until};
-use epoxide_tls::{ClientAuth, Ktls, Pem, TlsConfig};
+use epoxide_tls::{ClientAuth, Host, Ktls, Pem, TlsConfig};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -166,6 +166,45 @@ fn openssl_s_client() {
         let text = second.end();
         assert!(text.contains("Reused, "), "not resumed with {version}:\n{text}");
         ends.recv_timeout(HANG).unwrap().unwrap();
+    }
+}
+
+/// A ticket of the lax default host, shown at a strict one.
+#[test]
+fn a_ticket_of_one_host_is_no_good_at_another() {
+    let case = Case::start();
+    if !has("openssl", "version") {
+        return;
+    }
+    let world = World::new();
+    let files = Files::of(&world, "tickets");
+    let strict = Host::new(world.server.chain(), world.server.key());
+    let strict = strict.client_auth(ClientAuth::Required, world.authority.chain());
+    let config = world.options().host("strict.example", strict).build().unwrap();
+    let (server, ends) = serve(&case, &config, answer_requests);
+    let (addr, ca) = (server.addr().to_string(), files.path("ca.pem"));
+    for version in ["-tls1_2", "-tls1_3"] {
+        let session = files.path(&format!("ticket{version}"));
+        let start = |name: &str, option: &str| {
+            let arguments =
+                ["s_client", "-connect", &addr, "-CAfile", &ca, version, "-servername", name, option, &session];
+            let mut client = Program::start("openssl", &arguments);
+            client.type_in(GET);
+            client
+        };
+        for option in ["-sess_out", "-sess_in"] {
+            let mut client = start("localhost", option);
+            client.expect("tls-ok");
+            client.type_in("\r\nQ\n");
+            let text = client.end();
+            assert_eq!(text.contains("Reused, "), option == "-sess_in", "control: {text}");
+            ends.recv_timeout(HANG).unwrap().unwrap();
+        }
+        let client = start("strict.example", "-sess_in");
+        let error = ends.recv_timeout(HANG).unwrap().unwrap_err();
+        assert!(error.to_string().contains("PEER_DID_NOT_RETURN_A_CERTIFICATE"), "{version}: {error}");
+        let text = client.end();
+        assert!(!text.contains("tls-ok") && !text.contains("Reused, "), "{text}");
     }
 }
 

@@ -163,7 +163,8 @@ pub async fn batch<R: Timers>(n: u64) {
 
 /// N timers due within one second, a task each. Prints how many were early, how many came, and the latest one.
 pub async fn due<R: Timers>(n: u64) {
-    let (early, done, latest) = (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(Duration::ZERO)));
+    let (early, done, latest) =
+        (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(Duration::ZERO)));
     let begin = Instant::now() + Duration::from_millis(500);
     let tasks: Vec<_> = (0..n)
         .map(|i| {
@@ -182,5 +183,11 @@ pub async fn due<R: Timers>(n: u64) {
     for task in tasks {
         task.await;
     }
-    println!("timers {n} early {} came {} latest_us {} armed_in_time {}", early.get(), done.get(), latest.get().as_micros(), armed < begin);
+    println!(
+        "timers {n} early {} came {} latest_us {} armed_in_time {}",
+        early.get(),
+        done.get(),
+        latest.get().as_micros(),
+        armed < begin
+    );
 }

@@ -29,6 +29,12 @@ pub trait Timers: Rt {
     }
 }
 
+/// Closures that may block, on threads of the runtime's pool.
+pub trait Pool: Rt {
+    /// Ready with the closure's result.
+    fn spawn_blocking(job: impl FnOnce() -> u64 + Send + 'static) -> impl Future<Output = u64>;
+}
+
 pub enum Epoxide {}
 
 impl Rt for Epoxide {
@@ -52,6 +58,12 @@ impl Timers for Epoxide {
 
     fn sleep_until(deadline: Instant) -> Self::Sleep {
         epoxide::time::sleep_until(deadline)
+    }
+}
+
+impl Pool for Epoxide {
+    async fn spawn_blocking(job: impl FnOnce() -> u64 + Send + 'static) -> u64 {
+        epoxide::workers::spawn_blocking(job).await.expect("the job ends")
     }
 }
 
@@ -80,6 +92,12 @@ impl Timers for Tokio {
 
     fn sleep_until(deadline: Instant) -> Self::Sleep {
         tokio::time::sleep_until(deadline.into())
+    }
+}
+
+impl Pool for Tokio {
+    async fn spawn_blocking(job: impl FnOnce() -> u64 + Send + 'static) -> u64 {
+        tokio::task::spawn_blocking(job).await.expect("the job ends")
     }
 }
 

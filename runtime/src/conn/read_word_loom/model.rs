@@ -30,6 +30,7 @@ pub(super) enum Twin {
     CloseWithoutMark,
     PublishAfterSignal,
     StaleLook,
+    AskedToIdle,
 }
 
 #[derive(Clone, Copy)]
@@ -47,6 +48,8 @@ pub(super) struct Scenario {
     pub(super) sticky: bool,
     pub(super) close: bool,
     pub(super) drain: bool,
+    /// The read clock runs out, once.
+    pub(super) ask: bool,
     /// The context of each poll of the reader.
     pub(super) polls: &'static [usize],
     pub(super) twin: Twin,
@@ -59,6 +62,8 @@ pub(super) struct Shared {
     slot: Mutex<Option<usize>>,
     pub(super) woken: [AtomicBool; 3],
     reason: AtomicBool,
+    /// Somebody was parked when the clock ran out.
+    pub(super) asked: AtomicBool,
     /// Where a twin keeps the sticky bit outside the word.
     late_sticky: AtomicBool,
     scenario: Scenario,
@@ -83,6 +88,7 @@ impl Shared {
             slot: Mutex::new(None),
             woken: [AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false)],
             reason: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
             late_sticky: AtomicBool::new(false),
             scenario,
         }
@@ -145,6 +151,20 @@ impl Shared {
         if self.twin() == Twin::ParkedToIdle {
             self.word.consume();
         }
+        self.wake(waiter);
+    }
+
+    /// The sweep's question.
+    pub(super) fn ask(&self) {
+        let Some(waiter) = self.word.ask() else { return };
+        self.asked.store(true, Ordering::Relaxed);
+        if self.twin() == Twin::AskedToIdle {
+            self.word.consume();
+        }
+        self.wake(waiter);
+    }
+
+    fn wake(&self, waiter: Waiter) {
         let context = match waiter {
             Waiter::Task(id) => {
                 assert_eq!(id, task());
@@ -168,6 +188,8 @@ pub(super) struct Reader {
     ended: bool,
     /// An idle read was ended by the drain.
     drained: bool,
+    /// It found the question and nothing else.
+    pub(super) answered: bool,
     /// The context that waits.
     pub(super) asleep: Option<usize>,
 }
@@ -200,11 +222,15 @@ impl Reader {
         }
         loop {
             let look = s.word.look();
+            if look.is_asked() {
+                s.word.take_question();
+            }
             if look.is_ready() || look.is_draining() || self.more {
                 if self.try_recv(s, look) {
                     return true;
                 }
                 // The Ready that was consumed may have been the drain's, from after the look.
+                self.answered |= look.is_asked() && look.is_ready();
                 if look.is_ready() && s.twin() != Twin::StaleLook {
                     continue;
                 }

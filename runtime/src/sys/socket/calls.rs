@@ -59,7 +59,11 @@ pub(super) fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
 }
 
 pub(super) fn accept4(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let raw = retry(|| nix_socket::accept4(fd.as_raw_fd(), BORN))?;
+    let raw = retry(|| {
+        #[cfg(epoxide_chaos)]
+        crate::sys::chaos::try_meet(crate::sys::chaos::Call::Accept, Some(fd))?;
+        nix_socket::accept4(fd.as_raw_fd(), BORN)
+    })?;
     // SAFETY: the kernel has just opened this descriptor for us; nobody else knows the number.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }

@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::errno::Errno;
 
 use super::{calls, options};
+#[cfg(epoxide_chaos)]
+use crate::sys::chaos::{self, Call};
 use crate::sys::error::SysError;
 
 /// What is set before a connect starts.
@@ -26,6 +28,8 @@ pub(crate) struct ConnectSetup {
 /// Starts to connect, as `setup` says. The flag says whether it is still in progress: then the
 /// socket becomes writable when it is decided, and `take_error` tells how.
 pub(crate) fn connect_start(addr: SocketAddr, setup: ConnectSetup) -> io::Result<(OwnedFd, bool)> {
+    #[cfg(epoxide_chaos)]
+    chaos::try_meet(Call::Socket, None).map_err(|e| SysError::wrap("socket for", addr, e.into()))?;
     let socket = calls::tcp_socket(addr).map_err(|e| SysError::wrap("socket for", addr, e))?;
     let fd = socket.as_fd();
     if let Some(bytes) = setup.recv_buffer {
@@ -42,7 +46,11 @@ pub(crate) fn connect_start(addr: SocketAddr, setup: ConnectSetup) -> io::Result
         }
         calls::bind(fd, local).map_err(|e| SysError::wrap("bind", local, e))?;
     }
+    #[cfg(epoxide_chaos)]
+    chaos::try_meet(Call::Connect, None).map_err(|e| SysError::wrap("connect to", addr, e.into()))?;
     match calls::connect(fd, Some(addr)) {
+        #[cfg(epoxide_chaos)]
+        Ok(()) if chaos::is_undecided() => Ok((socket, true)),
         Ok(()) => Ok((socket, false)),
         // After EINTR the attempt goes on in the kernel: connect(2).
         Err(Errno::EINPROGRESS | Errno::EINTR) => Ok((socket, true)),

@@ -1,0 +1,130 @@
+"""B15: one healthy client beside a fleet of slow-loris clients, which send half a head and then a byte now and then.
+Rounds A B B A: A is the healthy client alone, B the same with the fleet connected. The healthy client is wrk with one
+connection. In the end the fleet must be gone by the deadline that `raw` gives a head."""
+import os, re, resource, shutil, signal, socket, statistics, subprocess, threading, time
+
+import chart, servers
+
+FLEET, SMOKE_FLEET = 2000, 100
+# The targets: of the median round without a fleet.
+MIN_RATE, MAX_P99 = 0.95, 1.10
+HEAD_DEADLINE = 30  # seconds, as samples/src/http.rs has it
+LATE = 3            # seconds on top: the tick, and a busy machine
+DRIP = 5            # seconds between two bytes of one client
+HALF = b"GET / HTTP/1.1\r\nX: "
+UNITS = {"us": 1, "ms": 1e3, "s": 1e6}
+
+
+class Fleet:
+    """Connected slow-loris clients; a thread drips their bytes."""
+    def __init__(self, port, size):
+        self.clients = []
+        for _ in range(size):
+            s = socket.create_connection(("127.0.0.1", port), 20)
+            s.sendall(HALF)
+            s.setblocking(False)
+            self.clients.append(s)
+        self.came = time.monotonic()
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.drip, daemon=True)
+        self.thread.start()
+
+    def drip(self):
+        while not self.stop.is_set():
+            for s in self.clients:
+                if self.stop.wait(DRIP / len(self.clients)): return
+                try: s.send(b"x")
+                except OSError: pass  # it was cut: counted in the end
+
+    def still_there(self):
+        """How many the server still keeps."""
+        there = 0
+        for s in self.clients:
+            try: there += s.recv(4096) != b""
+            except BlockingIOError: there += 1
+            except OSError: pass  # a reset is an end too
+        return there
+
+    def outlive(self):
+        """Waits for the deadline; (how many were there until shortly before it, how many are left, seconds)."""
+        time.sleep(max(0, self.came + HEAD_DEADLINE / 2 - time.monotonic()))
+        before = self.still_there()
+        limit = self.came + HEAD_DEADLINE + LATE
+        while (left := self.still_there()) and time.monotonic() < limit: time.sleep(.2)
+        return before, left, time.monotonic() - self.came
+
+    def leave(self):
+        self.stop.set()
+        self.thread.join()
+        for s in self.clients: s.close()
+
+
+def healthy(port, seconds):
+    """(requests/s, p99 in us) of one connection."""
+    out = subprocess.run(["taskset", "-c", "1", "wrk", "-t1", "-c1", f"-d{seconds}s", "--latency", f"http://127.0.0.1:{port}/"],
+                         capture_output=True, text=True).stdout
+    rate, p99 = re.search(r"Requests/sec:\s+([\d.]+)", out), re.search(r"99%\s+([\d.]+)(us|ms|s)", out)
+    if not rate or not p99 or "Socket errors" in out: raise SystemExit(f"B15: the healthy client was not served:\n{out}")
+    return float(rate[1]), float(p99[1]) * UNITS[p99[2]]
+
+
+def with_fleet(port, size, seconds):
+    fleet = Fleet(port, size)
+    try:
+        seen = healthy(port, seconds)
+        if (there := fleet.still_there()) < size: raise SystemExit(f"B15: only {there} of {size} slow clients were there throughout")
+        return seen
+    finally: fleet.leave()
+
+
+def verdict(what, ours, alone, target, at_most):
+    """The median with the fleet against the median without; the spread of those without says what the machine can tell."""
+    base = statistics.median(alone)
+    ratio, noise = statistics.median(ours) / base, (max(alone) - min(alone)) / base / 2
+    met = ratio <= target if at_most else ratio >= target
+    word = "INCONCLUSIVE" if noise > abs(1 - target) else "PASS" if met else "FAIL"
+    sign = "<=" if at_most else ">="
+    return word, f"{what} beside the fleet: {ratio:.3f} x alone, target {sign} {target}; alone against itself +- {noise:.3f}"
+
+
+def run(options, report):
+    if not shutil.which("wrk") or not shutil.which("taskset") or len(os.sched_getaffinity(0)) < 2:
+        print("B15: SKIPPED, it needs wrk, taskset and two CPUs (ci/setup)")
+        return None
+    size, rounds, seconds = (SMOKE_FLEET, 1, 1) if options.smoke else (FLEET, options.rounds, options.seconds)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < size + 200: raise SystemExit(f"B15: {size} clients need as many descriptors, and RLIMIT_NOFILE is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, size + 200), hard))
+    servers.build_raw()
+    port = servers.free_port()
+    server = subprocess.Popen(["taskset", "-c", "0"] + servers.command("raw").replace("{addr}", f"127.0.0.1:{port}").split(),
+                              stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            try: socket.create_connection(("127.0.0.1", port), 5).close(); break
+            except OSError: time.sleep(.05)
+        else: raise SystemExit("B15: raw does not listen")
+        healthy(port, 1)
+        alone, beside = [], []
+        print(f"{size} slow clients, one healthy one; {rounds} rounds A B B A of {seconds} s\n{'':12} {'requests/s':>11} {'p99 us':>8}")
+        for _ in range(rounds):
+            for fleet in (False, True, True, False):
+                seen = with_fleet(port, size, seconds) if fleet else healthy(port, seconds)
+                (beside if fleet else alone).append(seen)
+                print(f"{'fleet' if fleet else 'alone':12} {seen[0]:11.0f} {seen[1]:8.0f}", flush=True)
+        fleet = Fleet(port, size)
+        try: before, left, took = fleet.outlive()
+        finally: fleet.leave()
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
+    rate, p99 = [r for r, _ in alone], [p for _, p in alone]
+    report.update({"fleet": size, "rounds": rounds, "seconds": seconds, "alone": alone, "beside": beside,
+                   "left_after_the_deadline": left, "gone_after_seconds": took})
+    chart.bars(servers.OUT / "B15.svg", f"B15: a healthy client beside {size} slow-loris clients, against alone", "x",
+               [("requests/s", [("ratio", statistics.median(r for r, _ in beside) / statistics.median(rate))]),
+                ("p99", [("ratio", statistics.median(p for _, p in beside) / statistics.median(p99))])])
+    gone = before == size and left == 0
+    return [verdict("requests/s", [r for r, _ in beside], rate, MIN_RATE, False),
+            verdict("p99", [p for _, p in beside], p99, MAX_P99, True),
+            ("PASS" if gone else "FAIL", f"{size} slow clients: {before} there at half of the {HEAD_DEADLINE} s deadline, {left} left {took:.1f} s after they came")]

@@ -1,0 +1,372 @@
+//! [`HttpClient`]: HTTP/1.1 requests over pooled connections of one reactor.
+//!
+//! Job: find or make a connection, send, give it back when the answer's body is over. State owned: the pool, behind a
+//! mutex that guards no user code. Thread class: any thread. Laws kept: 6 (idle connections end at a drain), 10, 16.
+
+use super::client_error::HttpClientError;
+use super::pool::{Health, Pool};
+use crate::ByteStream;
+use epoxide::{AbortHandle, ConnectOptions, Connection, Draining, PostError, ReactorHandle, time};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use std::error::Error;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// How a client connects, waits, and keeps connections.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ClientOptions {
+    /// How to connect: its timeout counts for the name's look-up and all attempts.
+    pub connect: ConnectOptions,
+    /// How long an answer's head may take from the moment the request was handed over. Zero: as long as the server
+    /// keeps the connection. Default 60 s.
+    pub response_timeout: Duration,
+    /// How long an idle connection is kept. Zero: until the server ends it. Default 30 s.
+    pub idle_timeout: Duration,
+    /// Idle connections kept for each host and port; 0 keeps none. Default 32.
+    pub max_idle_per_host: usize,
+    /// Bytes of an answer's head, 1 KiB to 1 MiB. Default 64 KiB.
+    pub max_head: usize,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            connect: ConnectOptions::default(),
+            response_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(30),
+            max_idle_per_host: 32,
+            max_head: 64 * 1024,
+        }
+    }
+}
+
+/// An HTTP/1.1 client whose connections belong to one reactor: one client a reactor is one pool a reactor.
+///
+/// Clones share the pool; any thread may use them. `B` is the type of the requests' bodies. A request that a pooled
+/// connection turned out to be too dead to carry is sent again on a new one; no other is.
+pub struct HttpClient<B> {
+    inner: Arc<Inner<B>>,
+}
+
+struct Inner<B> {
+    reactor: ReactorHandle,
+    options: ClientOptions,
+    pool: Mutex<Pool<SendRequest<B>>>,
+    /// `None`: the reactor took no task, and nothing is kept.
+    keeper: OnceLock<Option<AbortHandle>>,
+}
+
+impl<B> Clone for HttpClient<B> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<B> fmt::Debug for HttpClient<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpClient")
+            .field("reactor", &self.inner.reactor)
+            .field("options", &self.inner.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B> Drop for Inner<B> {
+    fn drop(&mut self) {
+        if let Some(Some(keeper)) = self.keeper.get() {
+            keeper.abort();
+        }
+    }
+}
+
+impl<B> Inner<B> {
+    fn pool(&self) -> MutexGuard<'_, Pool<SendRequest<B>>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B> HttpClient<B>
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    /// A client whose connections belong to `reactor`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`], naming the field that cannot work.
+    pub fn new(reactor: ReactorHandle, options: ClientOptions) -> io::Result<Self> {
+        super::options::range("max_head", options.max_head, 1024, 1 << 20)?;
+        let pool = Mutex::new(Pool::new(options.idle_timeout, options.max_idle_per_host));
+        Ok(Self { inner: Arc::new(Inner { reactor, options, pool, keeper: OnceLock::new() }) })
+    }
+
+    /// How many connections are idle.
+    pub fn idle_connections(&self) -> usize {
+        self.inner.pool().len()
+    }
+
+    /// Sends a request to the host of its URI (`http://host:port/path`) and waits for the answer's head. The `Host` field
+    /// is added if it is missing.
+    ///
+    /// # Errors
+    /// See [`HttpClientError`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the connection that the request is on; the server may have seen it.
+    pub async fn request(&self, request: Request<B>) -> Result<Response<ClientBody<B>>, HttpClientError> {
+        let (host, port) = target(request.uri())?;
+        let key = format!("{host}:{port}");
+        let connect_method = request.method() == Method::CONNECT;
+        let mut request = prepared(request, &key)?;
+        loop {
+            let (mut sender, reused) = match self.idle(&key) {
+                Some(sender) => (sender, true),
+                None => (self.connect(&host, port, &key).await?, false),
+            };
+            let answer = sender.try_send_request(request);
+            let limit = self.inner.options.response_timeout;
+            let result = if limit.is_zero() {
+                answer.await
+            } else {
+                match time::timeout(limit, answer).await {
+                    Ok(result) => result,
+                    Err(_) => return Err(HttpClientError::Timeout { host: key, limit }),
+                }
+            };
+            let response = match result {
+                Ok(response) => response,
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) if reused => {
+                        request = unsent;
+                        continue;
+                    }
+                    _ => return Err(HttpClientError::Http { host: key, error: failed.into_error() }),
+                },
+            };
+            let status = response.status();
+            let switched = status == StatusCode::SWITCHING_PROTOCOLS || connect_method && status.is_success();
+            let lease = (!switched).then(|| Lease { client: Arc::downgrade(&self.inner), host: key, sender });
+            return Ok(response.map(|body| ClientBody::new(body, lease)));
+        }
+    }
+
+    fn idle(&self, key: &str) -> Option<SendRequest<B>> {
+        let (found, dead) = self.inner.pool().take(key, Instant::now(), health);
+        drop(dead);
+        found
+    }
+
+    async fn connect(&self, host: &str, port: u16, key: &str) -> Result<SendRequest<B>, HttpClientError> {
+        let Inner { reactor, options, .. } = &*self.inner;
+        let connecting = reactor.connect_with((host, port), options.connect.clone());
+        let connection = connecting.await.map_err(HttpClientError::Connect)?;
+        self.keep(&connection);
+        let http = |error| HttpClientError::Http { host: key.to_owned(), error };
+        let mut builder = Builder::new();
+        builder.max_header_size(options.max_head).max_buf_size(options.max_head.max(64 * 1024) + 1);
+        let (sender, driver) = builder.handshake(ByteStream::new(connection)).await.map_err(http)?;
+        // Its errors come out at the request.
+        let driven = async { drop(driver.with_upgrades().await) };
+        let task = reactor.spawn(driven).map_err(|refused| {
+            let full = matches!(refused, PostError::Full(_));
+            let why = if full { PostError::Full(()) } else { PostError::Stopped(()) };
+            HttpClientError::Connect(why.into())
+        })?;
+        task.detach();
+        Ok(sender)
+    }
+
+    /// Starts the task that lets old connections go, with the first connection.
+    fn keep(&self, connection: &Connection) {
+        self.inner.keeper.get_or_init(|| {
+            let keeping = keeper(Arc::downgrade(&self.inner), connection.draining());
+            match self.inner.reactor.spawn(keeping) {
+                Ok(task) => Some(task.abort_handle()),
+                Err(_) => {
+                    let idle = self.inner.pool().close();
+                    drop(idle);
+                    None
+                }
+            }
+        });
+    }
+}
+
+fn health<B>(sender: &SendRequest<B>) -> Health {
+    match (sender.is_closed(), sender.is_ready()) {
+        (true, _) => Health::Dead,
+        (_, true) => Health::Ready,
+        _ => Health::NotYet,
+    }
+}
+
+/// Lets idle connections go when their time is over, and all of them at a drain: they must not hold it.
+async fn keeper<B>(client: Weak<Inner<B>>, mut draining: Draining) {
+    let mut sleep = None::<Pin<Box<time::Sleep>>>;
+    poll_fn(|cx| {
+        let Some(client) = client.upgrade() else { return Poll::Ready(()) };
+        if Pin::new(&mut draining).poll(cx).is_ready() {
+            let idle = client.pool().close();
+            drop(idle);
+            return Poll::Ready(());
+        }
+        loop {
+            if let Some(waits) = &mut sleep
+                && waits.as_mut().poll(cx).is_pending()
+            {
+                return Poll::Pending;
+            }
+            let (dead, next) = client.pool().sweep(Instant::now(), cx.waker(), health);
+            drop(dead);
+            sleep = next.map(|after| Box::pin(time::sleep(after)));
+            if sleep.is_none() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+}
+
+fn target(uri: &Uri) -> Result<(String, u16), HttpClientError> {
+    let bad = |why| HttpClientError::Uri { uri: uri.to_string(), why };
+    match uri.scheme_str() {
+        Some("http") | None => {}
+        Some(_) => return Err(bad("only http is spoken here")),
+    }
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| bad("it names no host"))?;
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+    Ok((host, uri.port_u16().unwrap_or(80)))
+}
+
+/// The request as a server wants it: a path instead of the whole URI, and the host.
+fn prepared<B>(mut request: Request<B>, key: &str) -> Result<Request<B>, HttpClientError> {
+    let uri = request.uri();
+    let bad = |why| HttpClientError::Uri { uri: uri.to_string(), why };
+    let host = uri.authority().map_or(key, |authority| {
+        let text = authority.as_str();
+        text.rsplit_once('@').map_or(text, |(_, host)| host)
+    });
+    let host = HeaderValue::from_str(host).map_err(|_| bad("its host is no header value"))?;
+    if request.method() != Method::CONNECT {
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let path = if path.is_empty() { "/" } else { path };
+        let path = path.parse().map_err(|_| bad("its path is none"))?;
+        *request.uri_mut() = path;
+    }
+    request.headers_mut().entry(HOST).or_insert(host);
+    *request.version_mut() = Version::HTTP_11;
+    Ok(request)
+}
+
+/// A connection that goes back to its pool.
+struct Lease<B> {
+    client: Weak<Inner<B>>,
+    host: String,
+    sender: SendRequest<B>,
+}
+
+impl<B> Lease<B> {
+    fn give_back(self) {
+        let Some(client) = self.client.upgrade() else { return };
+        let (over, keeper) = client.pool().put(&self.host, Instant::now(), self.sender);
+        drop(over);
+        if let Some(keeper) = keeper {
+            keeper.wake();
+        }
+    }
+}
+
+/// The body of an answer. Its connection goes back to the pool at the body's end; dropped before, it is closed.
+pub struct ClientBody<B> {
+    body: Incoming,
+    lease: Option<Lease<B>>,
+}
+
+impl<B> ClientBody<B> {
+    fn new(body: Incoming, lease: Option<Lease<B>>) -> Self {
+        let mut this = Self { body, lease };
+        this.look();
+        this
+    }
+
+    fn look(&mut self) {
+        if self.body.is_end_stream()
+            && let Some(lease) = self.lease.take()
+        {
+            lease.give_back();
+        }
+    }
+}
+
+impl<B> fmt::Debug for ClientBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBody").field("body", &self.body).finish_non_exhaustive()
+    }
+}
+
+/// Nothing in it is pinned.
+impl<B> Unpin for ClientBody<B> {}
+
+impl<B> Body for ClientBody<B> {
+    type Data = <Incoming as Body>::Data;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        match &frame {
+            Poll::Ready(None) => {
+                if let Some(lease) = self.lease.take() {
+                    lease.give_back();
+                }
+            }
+            Poll::Ready(Some(Ok(_))) => self.look(),
+            Poll::Ready(Some(Err(_))) => self.lease = None,
+            Poll::Pending => {}
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(feature = "tower")]
+impl<B> tower_service::Service<Request<B>> for HttpClient<B>
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<ClientBody<B>>;
+    type Error = HttpClientError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, HttpClientError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HttpClientError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let client = self.clone();
+        Box::pin(async move { client.request(request).await })
+    }
+}

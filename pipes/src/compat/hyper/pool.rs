@@ -1,0 +1,173 @@
+//! Idle connections of a client, by host.
+//!
+//! Job: hand out the one used last, forget the dead and the old. State owned: the idle ones. Thread class: pure; the
+//! client keeps it behind a mutex, and passes the time in. Laws kept: 16 (so many a host at most).
+
+use std::collections::{HashMap, VecDeque};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// What an idle connection is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Health {
+    Ready,
+    /// Not now: what it carried last is not over yet.
+    NotYet,
+    Dead,
+}
+
+/// See the module's text. The newest of a host is at the back.
+#[derive(Debug)]
+pub(super) struct Pool<C> {
+    hosts: HashMap<String, VecDeque<(Instant, C)>>,
+    timeout: Duration,
+    max_per_host: usize,
+    closed: bool,
+    /// Of the task that looks for old ones, while it has nothing to wait for.
+    keeper: Option<Waker>,
+}
+
+impl<C> Pool<C> {
+    pub(super) fn new(timeout: Duration, max_per_host: usize) -> Self {
+        Self { hosts: HashMap::new(), timeout, max_per_host, closed: false, keeper: None }
+    }
+
+    /// One to `host` that can be used at once, and what is to be dropped (by the caller, outside of its lock).
+    pub(super) fn take(&mut self, host: &str, now: Instant, health: impl Fn(&C) -> Health) -> (Option<C>, Vec<C>) {
+        let mut dead = Vec::new();
+        let Some(idle) = self.hosts.get_mut(host) else { return (None, dead) };
+        let mut kept = VecDeque::new();
+        let mut found = None;
+        while let Some((since, connection)) = idle.pop_back() {
+            match health(&connection) {
+                Health::Dead => dead.push(connection),
+                _ if is_old(since, now, self.timeout) => dead.push(connection),
+                Health::NotYet => kept.push_front((since, connection)),
+                Health::Ready => {
+                    found = Some(connection);
+                    break;
+                }
+            }
+        }
+        idle.append(&mut kept);
+        if idle.is_empty() {
+            self.hosts.remove(host);
+        }
+        (found, dead)
+    }
+
+    /// Keeps one. It comes back when there are too many of its host, or the pool was closed. A waker is to be woken.
+    pub(super) fn put(&mut self, host: &str, now: Instant, connection: C) -> (Option<C>, Option<Waker>) {
+        if self.closed || self.max_per_host == 0 {
+            return (Some(connection), None);
+        }
+        let idle = self.hosts.entry(host.to_owned()).or_default();
+        idle.push_back((now, connection));
+        let over = if idle.len() > self.max_per_host { idle.pop_front().map(|(_, old)| old) } else { None };
+        (over, self.keeper.take())
+    }
+
+    /// Takes the dead and the old out. `None`: nothing is idle, and `waker` is kept for the next one.
+    pub(super) fn sweep(
+        &mut self,
+        now: Instant,
+        waker: &Waker,
+        health: impl Fn(&C) -> Health,
+    ) -> (Vec<C>, Option<Duration>) {
+        let (mut dead, mut next) = (Vec::new(), None::<Duration>);
+        self.hosts.retain(|_, idle| {
+            for (since, connection) in std::mem::take(idle) {
+                if health(&connection) == Health::Dead || is_old(since, now, self.timeout) {
+                    dead.push(connection);
+                } else {
+                    if !self.timeout.is_zero() {
+                        let left = self.timeout.saturating_sub(now.saturating_duration_since(since));
+                        next = Some(next.map_or(left, |next| next.min(left)));
+                    }
+                    idle.push_back((since, connection));
+                }
+            }
+            !idle.is_empty()
+        });
+        if next.is_none() {
+            self.keeper = Some(waker.clone());
+        }
+        (dead, next)
+    }
+
+    /// Nothing is kept from now on; what was idle comes back.
+    pub(super) fn close(&mut self) -> Vec<C> {
+        self.closed = true;
+        std::mem::take(&mut self.hosts).into_values().flatten().map(|(_, connection)| connection).collect()
+    }
+
+    /// How many are idle.
+    pub(super) fn len(&self) -> usize {
+        self.hosts.values().map(VecDeque::len).sum()
+    }
+}
+
+fn is_old(since: Instant, now: Instant, timeout: Duration) -> bool {
+    !timeout.is_zero() && now.saturating_duration_since(since) >= timeout
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn pool(names: &[(&str, &'static str)], at: Instant) -> Pool<&'static str> {
+        let mut pool = Pool::new(10 * SECOND, 2);
+        for (host, name) in names {
+            assert!(pool.put(host, at, *name).0.is_none());
+        }
+        pool
+    }
+
+    #[test]
+    fn the_newest_of_the_host_is_handed_out() {
+        let now = Instant::now();
+        let mut pool = pool(&[("a", "a1"), ("a", "a2"), ("b", "b1")], now);
+        assert_eq!(pool.take("a", now, |_| Health::Ready).0, Some("a2"));
+        assert_eq!(pool.take("a", now, |_| Health::Ready).0, Some("a1"));
+        assert_eq!(pool.take("a", now, |_| Health::Ready).0, None);
+        assert_eq!(pool.len(), 1);
+    }
+
+    #[test]
+    fn neither_the_dead_nor_the_old_nor_the_unready_are_handed_out() {
+        let now = Instant::now();
+        let mut pool = pool(&[("a", "dead"), ("a", "busy")], now);
+        let health = |name: &&str| if *name == "dead" { Health::Dead } else { Health::NotYet };
+        assert_eq!(pool.take("a", now, health), (None, vec!["dead"]));
+        assert_eq!(pool.len(), 1, "what is not ready yet stays");
+        assert_eq!(pool.take("a", now + 10 * SECOND, |_| Health::Ready), (None, vec!["busy"]), "too old");
+    }
+
+    #[test]
+    fn the_oldest_gives_way_and_a_closed_pool_keeps_nothing() {
+        let now = Instant::now();
+        let mut pool = pool(&[("a", "a1"), ("a", "a2")], now);
+        assert_eq!(pool.put("a", now, "a3").0, Some("a1"));
+        let mut idle = pool.close();
+        idle.sort_unstable();
+        assert_eq!(idle, ["a2", "a3"]);
+        assert_eq!(pool.put("a", now, "a4").0, Some("a4"));
+        let mut none = Pool::new(SECOND, 0);
+        assert_eq!(none.put("a", now, "a1").0, Some("a1"));
+    }
+
+    #[test]
+    fn a_sweep_says_when_the_next_is_due() {
+        let now = Instant::now();
+        let mut pool = pool(&[("a", "a1")], now);
+        pool.put("b", now + 4 * SECOND, "b1");
+        let waker = Waker::noop();
+        assert_eq!(pool.sweep(now + 5 * SECOND, waker, |_| Health::Ready), (vec![], Some(5 * SECOND)));
+        assert_eq!(pool.sweep(now + 10 * SECOND, waker, |_| Health::Ready), (vec!["a1"], Some(4 * SECOND)));
+        assert_eq!(pool.sweep(now + 14 * SECOND, waker, |_| Health::Ready), (vec!["b1"], None));
+        assert!(pool.put("a", now, "a2").1.is_some(), "the keeper is woken for the first one");
+        assert!(pool.put("a", now, "a3").1.is_none());
+    }
+}

@@ -1,0 +1,137 @@
+//! A request passed on to another server: the reverse proxy of HTTP/1.
+//!
+//! Job: rewrite what belongs to one hop (RFC 9110, section 7.6), and stream both bodies. State: the client's pool, one a
+//! reactor. Thread class: any thread.
+
+use crate::cli::ServerArgs;
+use crate::server;
+use bytes::Bytes;
+use epoxide::Connection;
+use epoxide_pipes::{ClientOptions, HttpClient, HttpClientError, HttpOptions, serve_http};
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Incoming};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode, Uri};
+use std::convert::Infallible;
+use std::io;
+
+/// Headers of one hop.
+const ONE_HOP: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Runs the proxy in front of `upstream` (`host:port`); each reactor has a client of its own.
+///
+/// # Errors
+/// As [`server::run`].
+pub fn run(name: &str, args: &ServerArgs, upstream: String) -> io::Result<()> {
+    server::run_built(name, args, "/", |server| {
+        server.listen_with(args.target(), move |reactor| {
+            let upstream = upstream.clone();
+            let client = HttpClient::new(reactor.clone(), ClientOptions::default()).expect("the defaults work");
+            move |connection| serve(connection, client.clone(), upstream.clone())
+        });
+    })
+}
+
+/// Serves a connection by asking `upstream` (`host:port`) each of its requests.
+///
+/// # Errors
+/// Why the connection ended, unless the client ended it.
+pub async fn serve(connection: Connection, client: HttpClient<Incoming>, upstream: String) -> io::Result<()> {
+    let from = connection.peer_addr().ok().and_then(|addr| HeaderValue::from_str(&addr.ip().to_string()).ok());
+    let service = service_fn(move |request| {
+        let (client, request) = (client.clone(), passed_on(request, &upstream, from.clone()));
+        async move { Ok::<_, Infallible>(ask(&client, request).await) }
+    });
+    serve_http(connection, service, HttpOptions::default()).await
+}
+
+type Answer = Response<Either<epoxide_pipes::ClientBody<Incoming>, Full<Bytes>>>;
+
+async fn ask(client: &HttpClient<Incoming>, request: Result<Request<Incoming>, StatusCode>) -> Answer {
+    let request = match request {
+        Ok(request) => request,
+        Err(status) => return refusal(status, "this cannot be passed on\n"),
+    };
+    match client.request(request).await {
+        Ok(mut answer) => {
+            without_one_hop(answer.headers_mut());
+            answer.map(Either::Left)
+        }
+        Err(HttpClientError::Timeout { .. }) => refusal(StatusCode::GATEWAY_TIMEOUT, "the server behind is slow\n"),
+        Err(error) => {
+            eprintln!("[proxy] {error}");
+            refusal(StatusCode::BAD_GATEWAY, "the server behind does not answer\n")
+        }
+    }
+}
+
+fn refusal(status: StatusCode, text: &'static str) -> Answer {
+    let mut answer = Response::new(Either::Right(Full::new(Bytes::from_static(text.as_bytes()))));
+    *answer.status_mut() = status;
+    answer
+}
+
+fn passed_on(
+    mut request: Request<Incoming>,
+    upstream: &str,
+    from: Option<HeaderValue>,
+) -> Result<Request<Incoming>, StatusCode> {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let uri = Uri::builder().scheme("http").authority(upstream).path_and_query(path).build();
+    *request.uri_mut() = uri.map_err(|_| StatusCode::BAD_REQUEST)?;
+    let has_body = !request.body().is_end_stream();
+    without_one_hop(request.headers_mut());
+    if let Some(from) = from {
+        request.headers_mut().append(HeaderName::from_static("x-forwarded-for"), from);
+    }
+    if !has_body {
+        request.headers_mut().remove(header::EXPECT);
+    }
+    Ok(request)
+}
+
+/// Removes what belongs to one hop, and what `Connection` names as such.
+fn without_one_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|names| names.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&ONE_HOP) {
+        headers.remove(name);
+    }
+    headers.remove("keep-alive");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_to_one_hop_stays_there() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Private"),
+            ("x-private", "1"),
+            ("keep-alive", "5"),
+            ("upgrade", "h2c"),
+            ("te", "trailers"),
+            ("accept", "*/*"),
+        ] {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        without_one_hop(&mut headers);
+        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+}

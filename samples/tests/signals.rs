@@ -1,0 +1,40 @@
+//! Ctrl-C on a sample that is busy: the first one drains, a second one aborts (G9). State: none. Thread class: any thread.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use common::{Sample, help};
+
+const RAW: &str = env!("CARGO_BIN_EXE_raw");
+
+/// The drain waits for the request that has begun; idle clients get their FIN and the port is closed meanwhile. A second
+/// signal does not wait.
+#[test]
+fn a_second_signal_does_not_wait_for_what_is_busy() {
+    assert!(help(RAW).contains("--addr"));
+    let raw = Sample::start(RAW, &[]);
+    assert!(raw.first_line.contains("Ctrl-C drains"), "{}", raw.first_line);
+    let mut busy = raw.connect();
+    busy.write_all(b"GET / HTTP/1.1\r\nHost: half").unwrap();
+    let mut idle = raw.connect();
+    idle.write_all(b"GET / HTTP/1.1\r\nHost: whole\r\n\r\n").unwrap();
+    let mut head = [0; 12];
+    idle.read_exact(&mut head).unwrap();
+    assert!(head.ends_with(b"200"), "{head:?}");
+    let addr = raw.addr;
+    raw.interrupt();
+    idle.read_to_end(&mut Vec::new()).expect("the drain ends what is idle with a FIN");
+    let begun = Instant::now();
+    while TcpStream::connect(addr).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the drain does not close the port");
+    }
+    // The busy one has most of its 30 s left.
+    let printed = raw.stop();
+    assert!(printed.contains("1 connections cut"), "{printed}");
+    let ended = busy.read(&mut [0]);
+    assert!(ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset), "{ended:?}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "it waited for the busy one");
+}

@@ -1,0 +1,64 @@
+//! A short run of the seeded suite: every workload under the same seeds, each in a process of its own.
+//!
+//! A failure prints the command that runs it again, and the smallest plan under which it still fails.
+
+/// The stage of `ci/test` says that the seam must be there: without it everything here would pass by not existing.
+#[test]
+fn the_seam_is_compiled_in_where_it_must_be() {
+    let wanted = std::env::var_os("EPOXIDE_CHAOS_SEAM").is_some();
+    assert!(
+        !wanted || cfg!(epoxide_chaos),
+        "EPOXIDE_CHAOS_SEAM is set, but --cfg epoxide_chaos is missing in RUSTFLAGS"
+    );
+}
+
+#[cfg(epoxide_chaos)]
+mod seeded {
+    use std::process::Command;
+
+    use epoxide_tests_chaos::workloads::ALL;
+
+    /// Seeds per workload; half of them lose nothing, half do.
+    const SEEDS: &str = "60";
+
+    fn run(workload: &str) {
+        let seeds = std::env::var("EPOXIDE_CHAOS_SEEDS").unwrap_or_else(|_| SEEDS.into());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
+        let output = command.args(["--workload", workload, "--seeds", &seeds]).output().expect("the driver starts");
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{text}");
+        let last = text.lines().find(|line| line.ends_with("no failure")).unwrap_or_default();
+        println!("{workload}: {last}");
+        // Vacuity: faults were met, and every seed ran.
+        assert!(last.contains(&format!("0..{seeds}: {seeds} trials")), "{text}");
+        assert!(!last.contains(" 0 faults"), "{text}");
+    }
+
+    macro_rules! workloads {
+        ($($name:ident)+) => {
+            $(#[test]
+            fn $name() {
+                run(stringify!($name));
+            })+
+
+            #[test]
+            fn every_workload_has_its_test() {
+                let tested = [$(stringify!($name)),+];
+                assert_eq!(ALL.map(|workload| workload.name), tested);
+            }
+        };
+    }
+
+    workloads!(echo relay churn timers workers wakes shared halves file stale stop unruly);
+
+    /// Every kind of fault is met by some seed of the short run: a door that lost its seam shows here.
+    #[test]
+    fn every_kind_of_fault_is_met() {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
+        command.args(["--workload", "echo", "--workload", "churn", "--workload", "file", "--workload", "workers"]);
+        command.args(["--from", "1000", "--seeds", "40", "--all-kinds"]);
+        let output = command.output().expect("the driver starts");
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{text}");
+    }
+}
