@@ -64,7 +64,7 @@ impl Uses {
             _ => None,
         };
         let kernel = Kernel { tx: sent.is_ok(), rx: matches!(received, Some(Ok(()))) };
-        match sent.and(received.unwrap_or(Ok(()))) {
+        match sent.and_then(|()| received.unwrap_or(Ok(()))) {
             Ok(()) => {
                 self.kernel.fetch_add(1, Ordering::Relaxed);
             }
