@@ -39,7 +39,7 @@
 //! | `wire` | what BoringSSL reads from and writes to | under the session lock |
 //! | `connection`, `read_half`, `write_half` | what users hold | any thread |
 //! | `read_ops` | the named futures of reading and writing | any thread |
-//! | `ktls` | the keys go to the kernel (`keys`), and what BoringSSL says then (`heard`) | any thread |
+//! | `ktls` | kernel TLS: the keys (`keys`), records that are no data (`records`), what BoringSSL says (`heard`), not to receive too much before (`exact`) | any thread |
 //! | `send_file` | the future that sends a file | any thread |
 //! | `facts` | what was negotiated | pure |
 //! | `error` | every way it fails | pure |
@@ -47,6 +47,8 @@
 //!
 //! Walk out: `write_half` -> `session` (lock: encrypt, append) -> `epoxide::layer` -> the connection's flush word.
 //! Walk in: `read_half` -> `epoxide::ReadHalf` (recv) -> `session` (lock: decrypt) -> a pooled block.
+//!
+//! With kernel TLS ([`Ktls`]) the walk out has no cryptography (plaintext is appended), and the walk in ends at the recv.
 //!
 //! unsafe rooms: ffi
 
