@@ -34,7 +34,8 @@ impl TlsWriteHalf {
     ///
     /// # Cancel safety
     /// Dropped before a byte of the file has gone, none goes: what was staged is flushed, the session stays usable. Dropped
-    /// later, the connection is reset: a cut body must not look whole.
+    /// later, the connection is reset: a cut body must not look whole. A [`close`](epoxide::CloseHandle::close) meanwhile goes
+    /// out behind the file where the kernel encrypts; here it ends the file, with an error, and the peer sees a cut.
     pub fn send_file(&mut self, file: impl Into<Arc<OwnedFd>>, range: impl RangeBounds<u64>) -> TlsSendFile<'_> {
         let file = file.into();
         let how = match check_range(&file, &range) {
@@ -97,34 +98,32 @@ impl Here<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Everything before the next portion is in the kernel: so there is room for it.
         if let Err(error) = ready!(self.half.poll_flush(cx)) {
-            self.done = true;
-            return Poll::Ready(Err(error));
+            return self.over(Err(error));
         }
         if self.at == self.end {
-            self.done = true;
-            return Poll::Ready(Ok(()));
+            return self.over(Ok(()));
+        }
+        if self.at == self.start {
+            self.half.session().set_file(true);
         }
         if let Err(error) = self.stage_portion() {
-            self.done = true;
             self.half.cut();
-            return Poll::Ready(Err(error));
+            return self.over(Err(error));
         }
-        match self.half.poll_flush(cx) {
-            Poll::Ready(Ok(())) if self.at == self.end => {
-                self.done = true;
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Ok(())) => {
+        match ready!(self.half.poll_flush(cx)) {
+            Ok(()) if self.at < self.end => {
                 // To the back of whatever queue this is polled from.
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            Poll::Ready(Err(error)) => {
-                self.done = true;
-                Poll::Ready(Err(error))
-            }
-            Poll::Pending => Poll::Pending,
+            result => self.over(result),
         }
+    }
+
+    fn over(&mut self, result: io::Result<()>) -> Poll<io::Result<()>> {
+        self.done = true;
+        self.half.session().set_file(false);
+        Poll::Ready(result)
     }
 
     fn stage_portion(&mut self) -> io::Result<()> {

@@ -41,6 +41,8 @@ pub(crate) struct Core {
     ended: bool,
     /// The peer has asked for keys that the kernel does not take.
     refused_keys: bool,
+    /// A file is on its way, encrypted here: an end now would make a part of it look whole.
+    file: bool,
 }
 
 /// How a look for plaintext ended.
@@ -77,7 +79,7 @@ impl Session {
         if kernel.tx {
             stream.get_mut().leave_to_kernel();
         }
-        let core = Mutex::new(Core { stream, failed: None, ended: false, refused_keys: false });
+        let core = Mutex::new(Core { stream, failed: None, ended: false, refused_keys: false, file: false });
         let session = Arc::new(Self { core, queue, facts });
         let layer: Weak<dyn Layer> = Arc::downgrade(&session) as Weak<dyn Layer>;
         session.queue.install(layer);
@@ -95,6 +97,11 @@ impl Session {
         if wrote {
             self.queue.kick();
         }
+    }
+
+    /// A file is on its way, or no longer. Meanwhile a close sends a FIN without a close_notify, which is a cut.
+    pub(crate) fn set_file(&self, under_way: bool) {
+        self.lock().file = under_way;
     }
 
     /// Something was appended: it goes out.
@@ -295,7 +302,7 @@ impl Layer for Session {
 
     fn before_fin(&self) {
         let mut core = self.lock();
-        if core.unsent().is_none() {
+        if core.unsent().is_none() && !core.file {
             core.end();
         }
         self.unlock(core);

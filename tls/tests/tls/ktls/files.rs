@@ -1,8 +1,9 @@
 //! Files over kernel TLS, and read and encrypted here: the same bytes.
 
 use super::{context, kernel_has_tls, pattern, read_out};
-use crate::client::{HANG, connect};
+use crate::client::{Client, HANG, connect};
 use crate::servers::{World, serve};
+use boring::ssl::ShutdownState;
 use epoxide::Connection;
 use epoxide_tests_e2e::{Case, moved_to_workers};
 use epoxide_tls::{Ktls, TlsConnection};
@@ -73,6 +74,14 @@ fn a_file_goes_out_behind_what_is_staged_and_before_what_follows() {
     }
 }
 
+/// What comes, and whether its end was a close_notify. (A reset of kernel TLS may be a bare FIN to the peer: law 5.)
+fn read_what_comes(client: &mut Client) -> (Vec<u8>, bool) {
+    let mut all = Vec::new();
+    let end = client.read_to_end(&mut all);
+    let clean = end.is_ok() && client.get_shutdown().contains(ShutdownState::RECEIVED);
+    (all, clean)
+}
+
 /// A drop in the middle, and a file that shrinks: what the client has is no whole.
 #[test]
 fn a_file_that_is_cut_does_not_look_whole() {
@@ -103,9 +112,37 @@ fn a_file_that_is_cut_does_not_look_whole() {
             let error = ends.recv_timeout(HANG).unwrap().unwrap_err();
             let kind = if shrink { ErrorKind::UnexpectedEof } else { ErrorKind::ConnectionAborted };
             assert_eq!(error.kind(), kind, "{ktls:?}: {error}");
-            let mut all = Vec::new();
-            let end = client.read_to_end(&mut all);
-            assert!(end.is_err() && all.len() < 4 << 20, "{end:?} after {} bytes", all.len());
+            let (all, clean) = read_what_comes(&mut client);
+            assert!(!clean && all.len() < 4 << 20, "{} bytes", all.len());
         }
+    }
+}
+
+/// A close in the middle: by the kernel the file goes out whole and the end behind it; here it is a cut that looks like one.
+#[test]
+fn a_close_in_the_middle_of_a_file() {
+    let case = Case::start();
+    let world = World::new();
+    let (fd, content) = file(4 << 20);
+    for ktls in [Ktls::Off, Ktls::Tx] {
+        let fd = fd.clone();
+        let config = world.options().ktls(ktls).build().unwrap();
+        let (server, ends) = serve(&case, &config, move |mut conn: TlsConnection| {
+            let fd = fd.clone();
+            async move {
+                let handle = conn.close_handle();
+                let mut sending = std::pin::pin!(conn.send_file(fd, ..));
+                let once = std::future::poll_fn(|cx| std::task::Poll::Ready(sending.as_mut().poll(cx)));
+                assert!(once.await.is_pending(), "4 MiB in one poll");
+                handle.close();
+                sending.await
+            }
+        });
+        let mut client = connect(server.addr(), &context(&world));
+        let whole = ktls == Ktls::Tx && kernel_has_tls();
+        let (all, clean) = read_what_comes(&mut client);
+        assert_eq!(clean, whole, "{ktls:?}: {} bytes", all.len());
+        assert_eq!(all == content, whole, "{} bytes", all.len());
+        assert_eq!(ends.recv_timeout(HANG).unwrap().is_ok(), whole);
     }
 }
