@@ -6,6 +6,7 @@
 
 use crate::error::TlsError;
 use crate::facts::TlsFacts;
+use crate::ktls::records::kernel_error;
 use crate::read_ops::{TlsRead, TlsReadMore, TlsReadSlice};
 use crate::session::{Next, Session};
 use epoxide::layer::is_record_ahead;
@@ -121,20 +122,41 @@ impl TlsReadHalf {
     /// [`io::ErrorKind::WouldBlock`] when nothing is known to be there; else as [`read`](Self::read).
     pub fn try_read(&mut self) -> io::Result<Option<RecvBuf>> {
         if self.session.facts.kernel_rx() {
-            loop {
-                if let Some(result) = self.told_end() {
-                    return result;
-                }
-                match self.half.try_read() {
-                    Ok(Some(data)) => return Ok(Some(data)),
-                    Ok(None) => self.over = Some(End::Failed(TlsError::Truncated)),
-                    Err(error) => self.met(error)?,
-                }
-            }
+            return self.try_kernel(ReadHalf::try_read);
         }
-        let mut block = |half: &ReadHalf, fill: &mut Fill<'_>| half.fill_block(fill);
+        self.try_plain(|half, fill| half.fill_block(fill))
+    }
+
+    /// The same behind the bytes of `buf`; 0 is the peer's end.
+    ///
+    /// # Errors
+    /// As [`try_read`](Self::try_read), and as [`read_more`](Self::read_more).
+    pub fn try_read_more(&mut self, buf: &mut RecvBuf) -> io::Result<usize> {
+        let came = if self.session.facts.kernel_rx() {
+            self.try_kernel(|half| half.try_read_more(buf).map(some))
+        } else {
+            self.try_plain(|half, fill| half.fill_more(buf, fill))
+        };
+        came.map(Option::unwrap_or_default)
+    }
+
+    fn try_kernel<T>(
+        &mut self,
+        mut receive: impl FnMut(&mut ReadHalf) -> io::Result<Option<T>>,
+    ) -> io::Result<Option<T>> {
+        match self.poll_kernel(false, |half| Poll::Ready(receive(half))) {
+            Poll::Ready(result) => result,
+            // It never is: the recv is no future.
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn try_plain<T>(
+        &mut self,
+        mut into: impl FnMut(&ReadHalf, &mut Fill<'_>) -> io::Result<T>,
+    ) -> io::Result<Option<T>> {
         loop {
-            if let Some(result) = self.look(&mut block) {
+            if let Some(result) = self.look(&mut into) {
                 return result;
             }
             match self.half.try_read()? {
@@ -297,24 +319,6 @@ fn some(n: usize) -> Option<usize> {
     (n > 0).then_some(n)
 }
 
-/// What an errno of a kernel that decrypts means.
-fn kernel_error(error: &io::Error) -> Option<TlsError> {
-    let Some(CloseReason::Io { errno, .. }) = CloseReason::of(error) else { return None };
-    let what = match io::Error::from_raw_os_error(errno) {
-        error if errno == EBADMSG => format!("a bad record ({error})"),
-        error if [EINVAL, EMSGSIZE].contains(&errno) => format!("no record of TLS, or one too long ({error})"),
-        _ if errno == EKEYEXPIRED => return Some(TlsError::KeyUpdate),
-        _ => return None,
-    };
-    Some(TlsError::Decrypt { reason: format!("{what}, by the kernel") })
-}
-
-/// The errnos of Linux; this crate does without libc.
-const EINVAL: i32 = 22;
-const EBADMSG: i32 = 74;
-const EMSGSIZE: i32 = 90;
-const EKEYEXPIRED: i32 = 127;
-
 /// What a session's halves and the whole have in common with connections.
 macro_rules! tls_facts {
     ($type:ty, $half:ident, $half_mut:ident) => {
@@ -380,6 +384,11 @@ macro_rules! tls_facts {
             /// Holds the read clock while the guard lives.
             pub fn suspend_read_timeout(&self) -> ReadTimeoutSuspended {
                 self.$half().suspend_read_timeout()
+            }
+
+            /// See [`Connection::set_min_send_rate`](epoxide::Connection::set_min_send_rate).
+            pub fn set_min_send_rate(&self, bytes_per_second: u64) {
+                self.$half().set_min_send_rate(bytes_per_second);
             }
 
             /// Waits until the reactor drains.

@@ -1,4 +1,4 @@
-//! Records that are no data, from a kernel that decrypts.
+//! Records that are no data, and faults, from a kernel that decrypts.
 //!
 //! Job: what each means for the session. State: none of its own. Who touches it: the reader, under the session lock. Thread
 //! class: any thread. Laws: 14.
@@ -8,6 +8,8 @@ use crate::ffi;
 use crate::ktls::{ALERT, HANDSHAKE};
 use crate::resume;
 use boring::ssl::SslRef;
+use epoxide::CloseReason;
+use std::io;
 
 /// What a record means.
 #[derive(Debug)]
@@ -61,3 +63,21 @@ fn unexpected(kind: u8) -> Meaning {
     let reason = format!("a record of type {kind} that does not belong here");
     Meaning::Over(TlsError::Decrypt { reason }, Some(UNEXPECTED_MESSAGE))
 }
+
+/// What an errno of a kernel that decrypts means.
+pub(crate) fn kernel_error(error: &io::Error) -> Option<TlsError> {
+    let Some(CloseReason::Io { errno, .. }) = CloseReason::of(error) else { return None };
+    let what = match io::Error::from_raw_os_error(errno) {
+        error if errno == EBADMSG => format!("a bad record ({error})"),
+        error if [EINVAL, EMSGSIZE].contains(&errno) => format!("no record of TLS, or one too long ({error})"),
+        _ if errno == EKEYEXPIRED => return Some(TlsError::KeyUpdate),
+        _ => return None,
+    };
+    Some(TlsError::Decrypt { reason: format!("{what}, by the kernel") })
+}
+
+/// The errnos of Linux; this crate does without libc.
+const EINVAL: i32 = 22;
+const EBADMSG: i32 = 74;
+const EMSGSIZE: i32 = 90;
+const EKEYEXPIRED: i32 = 127;
