@@ -112,7 +112,7 @@ impl Reactor {
     /// The tasks of this pass took long. What they did on connections carries the time at which the pass began, so that
     /// the clocks of all would run ahead: it happened by now.
     #[cold]
-    pub(super) fn date_anew(&mut self, now: u64) {
+    pub(super) fn date_anew(&self, now: u64) {
         for index in 0..self.table.slots() {
             if let Some((_, entry)) = self.table.at(index) {
                 let began = self.now_ms as u32;
