@@ -6,7 +6,7 @@ use crate::client::{GET, HANG};
 use crate::ours::ask_once;
 use crate::servers::{World, answer_requests, serve};
 use epoxide_tests_e2e::{Case, wait_until};
-use epoxide_tls::{ClientAuth, Host, Ktls, Pem, TlsConfig};
+use epoxide_tls::{ClientAuth, Host, Ktls, Pem, TlsConfig, TlsConnection};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -259,6 +259,16 @@ fn openssl_s_client_renews_keys_and_may_not_renegotiate() {
     client.end();
 }
 
+/// `s_server -rev` sends every line back, the other way round.
+pub(crate) async fn assert_reverses(conn: &mut TlsConnection) {
+    conn.send_all(b"stressed\n").await.unwrap();
+    let mut back = Vec::new();
+    while !back.ends_with(b"\n") {
+        back.extend_from_slice(&conn.read().await.unwrap().unwrap());
+    }
+    assert_eq!(back, b"desserts\n");
+}
+
 #[test]
 fn openssl_s_server() {
     let case = Case::start();
@@ -297,12 +307,7 @@ fn openssl_s_server() {
             .map(|_| {
                 epoxide::block_on(async {
                     let mut conn = config.connect(addr, "localhost").await.unwrap();
-                    conn.send_all(b"stressed\n").await.unwrap();
-                    let mut back = Vec::new();
-                    while !back.ends_with(b"\n") {
-                        back.extend_from_slice(&conn.read().await.unwrap().unwrap());
-                    }
-                    assert_eq!(back, b"desserts\n");
+                    assert_reverses(&mut conn).await;
                     conn.shutdown().await.unwrap();
                     conn.facts().resumed()
                 })

@@ -3,7 +3,7 @@
 use super::files::file;
 use super::{BOTH, assert_asked, kernel_has_tls, tls_stat};
 use crate::client::HANG;
-use crate::interop::{Files, Program, has};
+use crate::interop::{Files, Program, assert_reverses, has};
 use crate::servers::{World, echo, serve};
 use boring::sha::sha256;
 use epoxide_tests_e2e::{Case, wait_until};
@@ -83,12 +83,7 @@ fn openssl_s_server_and_a_client_by_the_kernel() {
             resumed.push(epoxide::block_on(async {
                 let mut conn = config.connect(addr, "localhost").await.unwrap();
                 for _ in 0..3 {
-                    conn.send_all(b"stressed\n").await.unwrap();
-                    let mut back = Vec::new();
-                    while !back.ends_with(b"\n") {
-                        back.extend_from_slice(&conn.read().await.unwrap().unwrap());
-                    }
-                    assert_eq!(back, b"desserts\n");
+                    assert_reverses(&mut conn).await;
                 }
                 conn.shutdown().await.unwrap();
                 while conn.read().await.unwrap().is_some() {}
