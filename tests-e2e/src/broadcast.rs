@@ -37,7 +37,7 @@ pub struct Joined {
     pub member: Member,
 }
 
-/// A connection of a [`sharing`](crate::sharing) server, and its writer.
+/// A connection of a [`sharing`](crate::sharing()) server, and its writer.
 ///
 /// # Panics
 /// When the server does not accept.
