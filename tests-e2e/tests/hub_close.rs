@@ -122,8 +122,8 @@ fn a_member_that_ends_meanwhile_ends_the_close() {
         let before = server.stats().passes;
         let close = hub.close(HANG);
         stuck.peer.half_close().unwrap();
-        let (bytes, ending) = stuck.peer.read_to_end(HANG);
-        assert_eq!(bytes.len() % FRAME, 0, "a frame is cut");
+        // What is in the kernel, as far as the reset lets it.
+        let (_, ending) = stuck.peer.read_to_end(HANG);
         assert!(ending.is_closed());
         let report = block_within(close, HANG / 4).expect("the close waits for what cannot go out any more");
         assert_eq!((report.members, report.flushed, report.cut), (1, 0, 1));

@@ -61,21 +61,31 @@ impl Frames {
 }
 
 /// Reads frames until the end or `count` of them.
-fn read_frames(peer: Peer, len: usize, count: usize) -> JoinHandle<(Frames, Option<Ending>)> {
-    read_frames_until(peer, len, Arc::new(AtomicUsize::new(count)))
+fn read_frames(peer: Peer, len: usize, count: usize) -> JoinHandle<Read> {
+    read_frames_until(peer, len, Arc::new(Goal { count: AtomicUsize::new(count), got: AtomicUsize::new(0) }))
 }
 
-fn read_frames_until(mut peer: Peer, len: usize, count: Arc<AtomicUsize>) -> JoinHandle<(Frames, Option<Ending>)> {
+/// What a reader read, why it ended before it had all, and its connection: which stays, for one that ends is no member.
+type Read = (Frames, Option<Ending>, Peer);
+
+/// How many frames a reader reads, and how many it has.
+struct Goal {
+    count: AtomicUsize,
+    got: AtomicUsize,
+}
+
+fn read_frames_until(mut peer: Peer, len: usize, goal: Arc<Goal>) -> JoinHandle<Read> {
     std::thread::spawn(move || {
         let (mut frames, mut space) = (Frames::default(), vec![0; 65_536]);
-        while frames.found.len() < count.load(Ordering::SeqCst) {
+        while frames.found.len() < goal.count.load(Ordering::SeqCst) {
             match peer.read(&mut space, HANG) {
-                Ok(0) => return (frames, Some(Ending::Eof)),
+                Ok(0) => return (frames, Some(Ending::Eof), peer),
                 Ok(n) => frames.feed(&space[..n], len),
-                Err(ending) => return (frames, Some(ending)),
+                Err(ending) => return (frames, Some(ending), peer),
             }
+            goal.got.store(frames.found.len(), Ordering::SeqCst);
         }
-        (frames, None)
+        (frames, None, peer)
     })
 }
 
@@ -85,8 +95,11 @@ fn publish(hub: &Hub, len: usize, each: usize) {
         for publisher in 0..PUBLISHERS {
             let start = &start;
             scope.spawn(move || {
-                start.wait();
                 for seq in 0..each {
+                    if seq % (each / 4) == 0 {
+                        // Now and then together: so they take turns, whatever the scheduler does.
+                        start.wait();
+                    }
                     let tally = hub.broadcast(frame(publisher, seq, len)).unwrap();
                     assert_eq!((tally.refused, tally.ended), (0, 0));
                 }
@@ -115,13 +128,13 @@ fn egress_matrix() {
                 .unzip();
             publish(&hub, len, EACH);
             let logs: Vec<_> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
-            for (frames, ending) in &logs {
+            for (frames, ending, _) in &logs {
                 assert!(ending.is_none(), "{ending:?} after {} frames", frames.found.len());
                 frames.check_order();
                 assert!(frames.partial.is_empty());
             }
             if sequenced {
-                for (frames, _) in &logs {
+                for (frames, ..) in &logs {
                     assert!(frames.found == logs[0].0.found, "two members saw two orders");
                 }
                 let turns = logs[0].0.found.windows(2).filter(|two| two[0].0 != two[1].0).count();
@@ -135,7 +148,7 @@ fn egress_matrix() {
             if len == 8192 {
                 assert!(stats.queued > 0, "vacuity: nothing ever had to wait");
             }
-            drop(members);
+            drop((members, logs));
         }
     }
 }
@@ -243,12 +256,14 @@ fn churn(
 #[test]
 fn resets_in_mid_broadcast() {
     const LEN: usize = 4096;
+    const AHEAD: usize = 32;
     let case = Case::start_rounds();
     for sequenced in [false, true] {
         let (server, shared) = sharing(&case, roomy());
         let hub = roomy_hub(sequenced);
-        let (healthy, total) = (Peer::connect(server.addr()), Arc::new(AtomicUsize::new(usize::MAX)));
-        let reader = read_frames_until(healthy, LEN, total.clone());
+        let healthy = Peer::connect(server.addr());
+        let goal = Arc::new(Goal { count: AtomicUsize::new(usize::MAX), got: AtomicUsize::new(0) });
+        let reader = read_frames_until(healthy, LEN, goal.clone());
         let stays = hub.join(shared.recv_timeout(HANG).unwrap()).unwrap();
         let begun = Instant::now();
         let stop = AtomicBool::new(false);
@@ -256,6 +271,9 @@ fn resets_in_mid_broadcast() {
             let publisher = scope.spawn(|| {
                 let mut met = 0;
                 for seq in 0.. {
+                    // Not far ahead: with little room in its socket the healthy one reads slowly.
+                    let near = || stop.load(Ordering::Acquire) || seq < goal.got.load(Ordering::SeqCst) + AHEAD;
+                    assert!(wait_until(HANG, near), "the healthy one gets nothing");
                     if stop.load(Ordering::Acquire) {
                         return (seq, met);
                     }
@@ -279,9 +297,9 @@ fn resets_in_mid_broadcast() {
         });
         assert!(met > 10, "vacuity: no broadcast met those who reset");
         assert_eq!((hub.len(), hub.stats().left), (1, hub.stats().joined - 1));
-        total.store(count + 1, Ordering::SeqCst);
+        goal.count.store(count + 1, Ordering::SeqCst);
         hub.broadcast(frame(1, count, LEN)).unwrap();
-        let (frames, ending) = reader.join().unwrap();
+        let (frames, ending, _peer) = reader.join().unwrap();
         assert!(ending.is_none(), "{ending:?}");
         assert_eq!(frames.found.len(), count + 1, "the healthy one missed a frame");
         frames.check_order();
