@@ -163,21 +163,31 @@ impl<R: Receive> PipeReader<R> {
         if self.is_settled() {
             return Ok(Some(self.result(Told::Bytes)));
         }
-        if self.held.len() == 0 {
-            match self.half.try_receive() {
-                Ok(received) => self.take_in(received),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
+        match self.try_behind() {
+            Ok(()) => Ok(Some(self.result(Told::Bytes))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Receives what is known to be there, into the free tail of what is held if that is worth it.
+    fn try_behind(&mut self) -> io::Result<()> {
+        if self.held.len() > 0 {
+            if self.held.len() >= self.max_held {
+                return Err(too_much(self.held.len(), self.max_held));
             }
-        } else {
-            // A poll that waits for nobody: the next one brings its own waker.
-            match self.poll_read(&mut Context::from_waker(Waker::noop()), false) {
-                Poll::Ready(Ok(told)) => return Ok(Some(self.result(told))),
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => return Ok(None),
+            self.held.settle();
+            if let Some(last) = self.held.takes_more() {
+                match self.half.try_receive_more(last)? {
+                    0 => self.state = State::Ended,
+                    n => self.held.grown(n),
+                }
+                return Ok(());
             }
         }
-        Ok(Some(self.result(Told::Bytes)))
+        let received = self.half.try_receive()?;
+        self.take_in(received);
+        Ok(())
     }
 
     /// The first `consumed` bytes of the last result are done with; the next read returns at once if bytes are left.

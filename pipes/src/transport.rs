@@ -47,6 +47,13 @@ pub trait Receive: Send + 'static {
     /// [`io::ErrorKind::WouldBlock`] when nothing is known to be there; else why the connection ended.
     fn try_receive(&mut self) -> io::Result<Option<RecvBuf>>;
 
+    /// Receives behind the bytes of `buf` what is known to be there; 0 is the peer's end.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when nothing is known to be there; else as
+    /// [`poll_receive_more`](Self::poll_receive_more).
+    fn try_receive_more(&mut self, buf: &mut RecvBuf) -> io::Result<usize>;
+
     /// A new wait begins: polls before it, given up meanwhile, do not count for the connection's `read_timeout`. Without
     /// it polls that find nothing are one wait.
     fn begin_wait(&mut self) {}
@@ -165,6 +172,10 @@ impl Receive for ReadHalf {
 
     fn try_receive(&mut self) -> io::Result<Option<RecvBuf>> {
         self.try_read()
+    }
+
+    fn try_receive_more(&mut self, buf: &mut RecvBuf) -> io::Result<usize> {
+        self.try_read_more(buf)
     }
 
     #[inline]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use epoxide::{Connection, ReactorConfig};
 use epoxide_tests_e2e::{
     Case, Ending, Parker, Peer, Rng, Server, block_within, handing_over, loopback, pattern, poll_once, rounds, stage,
-    wait_until,
+    tcp_pair, wait_until,
 };
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -184,4 +184,29 @@ fn a_writable_edge_while_a_foreign_flush_blocks_is_never_lost() {
     reader.join().unwrap();
     assert_eq!(count.load(Ordering::Acquire), turns * piece.len());
     assert!(blocked > 0, "vacuity: no send was ever refused");
+}
+
+/// What a `send_all` of the caller's own slice leaves behind when it is given up counts like what was staged.
+#[test]
+fn a_send_all_that_was_given_up_does_not_lift_the_staging_limit() {
+    const MAX: usize = 200 * 1024;
+    let case = Case::start();
+    let server = Server::start(&case, |b| {
+        b.config(ReactorConfig { max_staged: MAX, ..ReactorConfig::default() });
+    });
+    let (ours, _peer) = tcp_pair(HANG);
+    let mut connection = Connection::from_std_on(&server.reactor(), ours).unwrap();
+    // Room is known from here on.
+    connection.stage(b"x").unwrap();
+    block_within(connection.flush(), HANG).expect("one byte").unwrap();
+    let big = vec![7; MAX - 1000];
+    let parker = Parker::new();
+    let given_up = (0..1000).any(|_| {
+        let pending = poll_once(pin!(connection.send_all(&big)), &parker).is_pending();
+        pending && connection.unsent_len() > 0
+    });
+    assert!(given_up, "vacuity: the socket took everything");
+    while connection.stage(&[0; 1000]).is_ok() {}
+    assert!(connection.unsent_len() <= MAX, "{} bytes", connection.unsent_len());
+    connection.reset();
 }

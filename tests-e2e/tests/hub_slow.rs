@@ -150,7 +150,7 @@ fn who_asks_decides_and_a_panic_decides_for_the_disconnect() {
             asked.lock().unwrap().push(*slow);
             // Without any lock of the hub: all of this is legal here.
             let hub = of_ask.lock().unwrap().clone().unwrap();
-            assert!(hub.len() > 0 && hub.stats().broadcasts > 0);
+            assert!(!hub.is_empty() && hub.stats().broadcasts > 0);
             hub.broadcast("from inside").unwrap();
             verdict.expect("provoked on purpose")
         };

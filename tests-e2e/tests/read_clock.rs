@@ -5,12 +5,11 @@ use std::io;
 use std::pin::pin;
 use std::sync::mpsc::{Receiver, channel};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use epoxide::workers::{self, WorkersConfig};
 use epoxide::{Clock, CloseReason, Connection, ReactorConfig, time};
-use epoxide_tests_e2e::{
-    Case, Ending, Parker, Peer, Server, block_within, loopback, moved_to_workers, poll_once, tcp_pair,
-};
+use epoxide_tests_e2e::{Case, Ending, Parker, Peer, Server, block_within, loopback, poll_once, tcp_pair};
 
 const SOON: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_millis(400);
@@ -129,16 +128,9 @@ fn a_read_that_waits_is_timed_however_it_is_polled() {
         });
         let mut peer = Peer::connect(server.addr());
         peer.send(b"?").unwrap();
-        // Polled again and again, the read of the last way parks again and again: it restarts its clock by that.
-        if way < 3 {
-            assert_eq!(told.recv_timeout(SOON).unwrap().unwrap(), TIMED_OUT, "way {way}");
-            assert_eq!(peer.ending(SOON), Ending::Eof);
-            assert_eq!(server.stats().timeouts, 1);
-        } else {
-            assert!(told.recv_timeout(3 * LIMIT).is_err());
-            drop(peer);
-            assert_eq!(told.recv_timeout(SOON).unwrap().unwrap(), None);
-        }
+        assert_eq!(told.recv_timeout(SOON).unwrap().unwrap(), TIMED_OUT, "way {way}");
+        assert_eq!(peer.ending(SOON), Ending::Eof);
+        assert_eq!(server.stats().timeouts, 1);
     }
 }
 
@@ -156,16 +148,65 @@ fn a_read_on_another_thread_answers_for_itself() {
     drop(connection);
     drop(server);
 
-    let server = moved_to_workers(&case, move |mut connection| {
-        let tell = tell.clone();
-        async move {
-            // The pool's server has the default of 60 s: only that nothing else is different is shown here.
-            let _ = tell.send(connection.read().await.map(|data| data.is_some()).ok());
-            Ok(())
-        }
+    let server = Server::start(&case, |b| {
+        b.config(config());
+        b.workers(WorkersConfig { threads: 2, ..WorkersConfig::default() });
+        b.listen(loopback(), move |mut connection: Connection| {
+            let tell = tell.clone();
+            let served = workers::spawn(async move { tell.send(reason(connection.read().await)) });
+            async move { served.detach() }
+        });
     });
-    drop(Peer::connect(server.addr()));
-    assert_eq!(told.recv_timeout(SOON), Ok(Some(false)));
+    let mut peer = Peer::connect(server.addr());
+    assert_eq!(told.recv_timeout(SOON), Ok(TIMED_OUT));
+    assert_eq!(peer.ending(SOON), Ending::Eof);
+}
+
+/// The first poll of `block_on` comes before the first pass: its clock is that moment's all the same.
+#[test]
+fn a_read_of_the_first_poll_has_the_whole_time() {
+    let _case = Case::start();
+    let (tcp, _client) = tcp_pair(SOON);
+    let given_up = epoxide::block_on(async {
+        let mut connection = Connection::from_std(tcp).unwrap();
+        time::timeout(3 * LIMIT, connection.read()).await.is_err()
+    });
+    assert!(given_up, "it was timed out, by a clock of 60 s");
+}
+
+/// A handler that computes for longer than the limit holds its loop: neither its own next read, nor that of another which
+/// parked in the same pass, has waited for all that time.
+#[test]
+fn a_held_loop_is_no_silence_of_the_peer() {
+    const LONG: Duration = Duration::from_millis(1000);
+    let case = Case::start();
+    let (tell, told) = channel();
+    let server = Server::start(&case, |b| {
+        b.config(ReactorConfig { read_timeout: LONG, ..config() });
+        b.reactors(1);
+        b.listen(loopback(), move |mut connection: Connection| {
+            let tell = tell.clone();
+            async move {
+                let held = connection.read().await?.is_some_and(|data| &*data == b"hold");
+                if held {
+                    // sleep: the loop is held, that is the case.
+                    std::thread::sleep(LONG + LONG / 5);
+                }
+                let begun = Instant::now();
+                let end = reason(connection.read().await);
+                let _ = tell.send((end, begun.elapsed()));
+                io::Result::Ok(())
+            }
+        });
+    });
+    let (mut first, mut second) = (Peer::connect(server.addr()), Peer::connect(server.addr()));
+    first.send(b"hold").unwrap();
+    second.send(b"here").unwrap();
+    for _ in 0..2 {
+        let (end, waited) = told.recv_timeout(SOON).unwrap();
+        assert_eq!(end, TIMED_OUT);
+        assert!(waited >= LONG - Duration::from_millis(50), "it had only {waited:?}");
+    }
 }
 
 /// Bytes that come with the question, and a guard that is taken after it, are what they are without it.

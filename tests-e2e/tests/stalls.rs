@@ -182,3 +182,28 @@ fn a_threshold_that_the_clock_cannot_tell_is_refused_by_name() {
     let error = refused.map(drop).unwrap_err().to_string();
     assert!(error.contains("stall_threshold"), "{error}");
 }
+
+/// An aborted task is dropped and not polled: what its destructor takes is its own, not that of who was polled before.
+#[test]
+fn the_destructor_of_an_aborted_task_is_named_and_nobody_polled_before() {
+    struct Slow;
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            hold();
+        }
+    }
+    let case = Case::start();
+    let (server, told) = server(&case, THRESHOLD);
+    let before = server.reactor().spawn(async {}).unwrap();
+    assert!(block_within(before, SOON).is_some());
+    let slow = Slow;
+    let line = Location::caller().line() + 1;
+    let task = server.reactor().spawn(async move {
+        let _slow = slow;
+        std::future::pending::<()>().await;
+    });
+    let task = task.unwrap();
+    task.abort();
+    assert!(block_within(task, SOON).is_some_and(|end| end.is_err()));
+    assert_here(told.recv_timeout(SOON).unwrap(), line);
+}

@@ -225,8 +225,16 @@ impl Receive for TlsReadHalf {
         self.try_read()
     }
 
+    fn try_receive_more(&mut self, buf: &mut RecvBuf) -> io::Result<usize> {
+        self.try_read_more(buf)
+    }
+
     fn begin_wait(&mut self) {
         Self::begin_wait(self);
+    }
+
+    fn suspend_read_timeout(&self) -> Option<ReadTimeoutSuspended> {
+        Some(Self::suspend_read_timeout(self))
     }
 
     fn close_handle(&self) -> CloseHandle {
@@ -277,6 +285,10 @@ impl Transmit for TlsWriteHalf {
 
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_shutdown(self, cx)
+    }
+
+    fn set_min_send_rate(&self, bytes_per_second: u64) {
+        Self::set_min_send_rate(self, bytes_per_second);
     }
 
     fn close_handle(&self) -> CloseHandle {

@@ -118,9 +118,23 @@ impl TlsReadHalf {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when nothing is known to be there; else as [`read`](Self::read).
     pub fn try_read(&mut self) -> io::Result<Option<RecvBuf>> {
-        let mut block = |half: &ReadHalf, fill: &mut Fill<'_>| half.fill_block(fill);
+        self.try_plain(|half, fill| half.fill_block(fill))
+    }
+
+    /// The same behind the bytes of `buf`; 0 is the peer's end.
+    ///
+    /// # Errors
+    /// As [`try_read`](Self::try_read), and as [`read_more`](Self::read_more).
+    pub fn try_read_more(&mut self, buf: &mut RecvBuf) -> io::Result<usize> {
+        self.try_plain(|half, fill| half.fill_more(buf, fill)).map(Option::unwrap_or_default)
+    }
+
+    fn try_plain<T>(
+        &mut self,
+        mut into: impl FnMut(&ReadHalf, &mut Fill<'_>) -> io::Result<T>,
+    ) -> io::Result<Option<T>> {
         loop {
-            if let Some(result) = self.look(&mut block) {
+            if let Some(result) = self.look(&mut into) {
                 return result;
             }
             match self.half.try_read()? {
@@ -277,6 +291,11 @@ macro_rules! tls_facts {
             /// Holds the read clock while the guard lives.
             pub fn suspend_read_timeout(&self) -> ReadTimeoutSuspended {
                 self.$half().suspend_read_timeout()
+            }
+
+            /// See [`Connection::set_min_send_rate`](epoxide::Connection::set_min_send_rate).
+            pub fn set_min_send_rate(&self, bytes_per_second: u64) {
+                self.$half().set_min_send_rate(bytes_per_second);
             }
 
             /// Waits until the reactor drains.

@@ -21,7 +21,7 @@ impl Message {
         Self { frame: frame.into(), key: None, except: None }
     }
 
-    /// With [`Policy::Latest`]: takes the place of a frame of the same key that waits still.
+    /// With [`Policy::Latest`](super::Policy::Latest): takes the place of a frame of the same key that waits still.
     pub fn key(mut self, key: u64) -> Self {
         self.key = Some(key);
         self

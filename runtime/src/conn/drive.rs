@@ -11,7 +11,7 @@ use crate::conn::read_word::Mark;
 use crate::conn::send_file;
 use crate::error::CloseReason;
 use crate::exec::home::Msg;
-use crate::exec::local;
+use crate::exec::local::{self, Here};
 use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
@@ -43,23 +43,35 @@ pub(crate) struct Batch<'a> {
 
 /// Sends the batch and what is queued behind it. `waiter` is left with the remainder if there is one.
 pub(crate) fn drive(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option<&Waker>) -> Drive {
+    drive_from(body, batch, budget, waiter, local::here(&body.home))
+}
+
+/// The same for a caller that has looked at the clock already.
+pub(crate) fn drive_from(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option<&Waker>, here: Here) -> Drive {
     let first = batch.bytes.send(body.as_fd(), budget);
-    go_on(body, batch, budget, waiter, first)
+    go_on(body, batch, budget, waiter, here, first)
 }
 
 /// What comes after the owner's first send.
-pub(crate) fn go_on(body: &Body, batch: Batch<'_>, budget: usize, waiter: Option<&Waker>, first: Sent) -> Drive {
+pub(crate) fn go_on(
+    body: &Body,
+    batch: Batch<'_>,
+    budget: usize,
+    waiter: Option<&Waker>,
+    here: Here,
+    first: Sent,
+) -> Drive {
     let Batch { bytes, mut counted } = batch;
     let mut left = budget;
     let mut first = Some(first);
     let mut looks = 0;
     loop {
         let sent = first.take().unwrap_or_else(|| bytes.send(body.as_fd(), left));
-        body.home.count(Count::Sends, u64::from(sent.calls));
+        body.home.count_from(here.is_home, Count::Sends, u64::from(sent.calls));
         left = left.saturating_sub(sent.bytes);
         if sent.bytes > 0 {
             body.add_accepted(sent.bytes);
-            body.touch(local::here(&body.home));
+            body.touch(here);
             if counted {
                 body.queued.fetch_sub(sent.bytes, Ordering::Relaxed);
             }

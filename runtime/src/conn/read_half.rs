@@ -112,6 +112,7 @@ impl ReadHalf {
                     }
                     self.streak -= 1;
                     self.fresh = false;
+                    self.waits = false;
                     return Poll::Ready(Ok(Some(fill.commit(n))));
                 }
                 result => {
@@ -190,7 +191,10 @@ impl ReadHalf {
     fn park(&mut self, waker: &Waker) -> bool {
         let body = &*self.body;
         let Some((id, now_ms)) = local::current_task(&body.home, waker) else { return self.park_foreign(waker) };
-        body.touch(Here { is_home: true, now_ms });
+        if !self.waits {
+            // The wait begins. Another poll of the same read does not begin it anew.
+            body.touch(Here { is_home: true, now_ms });
+        }
         if !body.read.park(Waiter::Task(id)) {
             return false;
         }
@@ -204,7 +208,9 @@ impl ReadHalf {
     fn park_foreign(&mut self, waker: &Waker) -> bool {
         let body = &*self.body;
         let here = local::here(&body.home);
-        body.touch(here);
+        if !self.waits {
+            body.touch(here);
+        }
         if !here.is_home && body.home.config.optimistic_reads && self.probe.tries() {
             body.home.count(Count::Probes, 1);
             self.more = true;
@@ -269,6 +275,7 @@ impl ReadHalf {
                 }
                 self.streak = self.streak.saturating_sub(1);
                 self.fresh &= !got.taken;
+                self.waits &= !got.taken;
                 Some(Ok(Some(got.value)))
             }
             // A client that was waiting in the accept queue and has sent nothing yet.

@@ -8,6 +8,7 @@ use crate::conn::read_half::{Got, Intent, ReadHalf, recv_buffer};
 use crate::sys;
 use std::future::Future;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -82,17 +83,8 @@ impl ReadHalf {
 
     /// The poll form of [`read_more`](Self::read_more); see [`poll_read`](Self::poll_read).
     pub fn poll_read_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>> {
-        let home = self.pool;
-        let max = self.body.home.config.max_read_buffer;
-        let got = self.poll_recv(cx, Intent::Busy, |fd| {
-            // Grown only when there is something to receive.
-            let space = tail_of(buf, home, max)?;
-            let size = space.len();
-            let n = sys::io::recv(fd, space)?;
-            buf.committed(n);
-            Ok(Got { n, more: n == size, taken: true, value: n })
-        });
-        got.map_ok(|n| n.unwrap_or(0))
+        let (home, max) = (self.pool, self.body.home.config.max_read_buffer);
+        self.poll_recv(cx, Intent::Busy, |fd| recv_behind(buf, home, max, fd)).map_ok(|n| n.unwrap_or(0))
     }
 
     /// The poll form of [`read_slice`](Self::read_slice); see [`poll_read`](Self::poll_read).
@@ -112,9 +104,22 @@ impl ReadHalf {
     /// [`io::ErrorKind::WouldBlock`] when no readiness is known; else as [`read`](Self::read).
     pub fn try_read(&mut self) -> io::Result<Option<RecvBuf>> {
         let pool = self.pool;
-        let mut recv = |fd: std::os::fd::BorrowedFd<'_>| recv_buffer(pool, fd);
+        let mut recv = |fd: BorrowedFd<'_>| recv_buffer(pool, fd);
         self.try_recv(self.body.read.look(), Intent::Busy, &mut recv)
             .unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+    }
+
+    /// Reads what is known to be there behind the bytes of `buf`, without waiting; see [`read_more`](Self::read_more).
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when no readiness is known; else as [`read_more`](Self::read_more).
+    pub fn try_read_more(&mut self, buf: &mut RecvBuf) -> io::Result<usize> {
+        let (home, max) = (self.pool, self.body.home.config.max_read_buffer);
+        let mut recv = |fd: BorrowedFd<'_>| recv_behind(buf, home, max, fd);
+        match self.try_recv(self.body.read.look(), Intent::Busy, &mut recv) {
+            Some(result) => result.map(|n| n.unwrap_or(0)),
+            None => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 
     fn poll_slice(&mut self, cx: &Context<'_>, space: &mut [u8], peek: bool) -> Poll<io::Result<usize>> {
@@ -127,6 +132,15 @@ impl ReadHalf {
         });
         got.map_ok(|n| n.unwrap_or(0))
     }
+}
+
+/// One recv into the free tail of `buf`, which is grown only when there is something to receive.
+fn recv_behind(buf: &mut RecvBuf, home: &'static BufPool, max: usize, fd: BorrowedFd<'_>) -> io::Result<Got<usize>> {
+    let space = tail_of(buf, home, max)?;
+    let size = space.len();
+    let n = sys::io::recv(fd, space)?;
+    buf.committed(n);
+    Ok(Got { n, more: n == size, taken: true, value: n })
 }
 
 /// The future of `read` and `read_idle`.

@@ -2,9 +2,10 @@
 //!
 //! State: none of its own; frames and their ends are in the body's `slow` queue (order of appends = order on the wire).
 //! Who touches it: every clone appends, the flush owner sends. Thread class: any thread. Laws: 3 (append under the queue's
-//! mutex, unlock, kick), 8 (one send does a bounded amount of work), 10 (frames are made before and dropped after the
+//! mutex, claim what is idle there, else unlock and kick), 8 (one send does a bounded amount of work), 10 (frames are made before and dropped after the
 //! lock), 15, 16 (three limits, refused whole).
 
+use crate::buf::Outgoing;
 use crate::conn::body::{Body, Slow, ends};
 use crate::conn::drive::{self, Batch, Drive};
 use crate::conn::ending::{self, CloseHandle, Held};
@@ -14,7 +15,7 @@ use crate::conn::layer::Layer;
 use crate::conn::write_half::WriteHalf;
 use crate::error::CloseReason;
 use crate::exec::handle::ReactorHandle;
-use crate::exec::local;
+use crate::exec::local::{self, Here};
 use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
@@ -159,7 +160,7 @@ impl WriteHalf {
         let layer = body.layer();
         let writer = SharedWriter { core: Arc::new(Core { body, limits, layer }) };
         // Staged bytes are a promise already: they do not wait for the first frame.
-        let _ = writer.kick();
+        let _ = writer.kick(local::here(&writer.core.body.home));
         ending::end_if_nobody_is_left(&writer.core.body);
         writer
     }
@@ -194,19 +195,24 @@ impl SharedWriter {
 
     fn send_within(&self, frame: Bytes, limits: &SharedLimits) -> SendOutcome {
         let body = &*self.core.body;
+        let here = local::here(&body.home);
         let appended = match &self.core.layer {
-            None => self.append(&frame, limits),
-            Some(layer) => self.append_through(&**layer, &frame, limits),
+            None => self.append(&frame, limits, here.now_ms),
+            Some(layer) => self.append_through(&**layer, &frame, limits, here.now_ms).map(|end| (end, None)),
         };
-        let end = match appended {
-            Ok(end) => end,
+        let (end, claimed) = match appended {
+            Ok(appended) => appended,
             Err(refusal) => {
                 body.home.count(Count::FramesRefused, 1);
                 trace::refused(body.home.index, "SharedLimits", frame.len());
                 return SendOutcome::Refused(refusal, frame);
             }
         };
-        match self.kick() {
+        let driven = match claimed {
+            Some(batch) => self.drive(batch, here),
+            None => self.kick(here),
+        };
+        match driven {
             Drive::Done => SendOutcome::Sent,
             // This frame may be out all the same, and what others appended behind it not.
             _ if end <= body.accepted.load(Ordering::Relaxed) => SendOutcome::Sent,
@@ -218,13 +224,19 @@ impl SharedWriter {
         }
     }
 
-    /// Appends a frame and says where it ends.
-    fn append(&self, frame: &Bytes, limits: &SharedLimits) -> Result<u64, Refusal> {
-        let now = local::here(&self.core.body.home).now_ms;
+    /// Appends a frame and says where it ends. Where nobody sends, the flush is claimed under the queue's mutex (which
+    /// never waits for the word), and the batch comes along: one lock less for the common frame.
+    fn append(&self, frame: &Bytes, limits: &SharedLimits, now: u32) -> Result<(u64, Option<Outgoing>), Refusal> {
         let mut slow = self.admit(frame.len(), now, limits)?;
         if frame.is_empty() {
-            return Ok(0);
+            return Ok((0, None));
         }
+        let end = self.queue(&mut slow, frame, now);
+        Ok((end, self.core.body.flush.claim().then(|| slow.out.take())))
+    }
+
+    /// Under the queue's mutex.
+    fn queue(&self, slow: &mut Slow, frame: &Bytes, now: u32) -> u64 {
         slow.end += frame.len() as u64;
         self.core.body.queued.fetch_add(frame.len(), Ordering::Relaxed);
         if frame.len() <= COPIED {
@@ -232,13 +244,18 @@ impl SharedWriter {
         } else {
             slow.out.stage_bytes(frame.clone());
         }
-        Ok(slow.push_frame(now))
+        slow.push_frame(now)
     }
 
     /// The same through a layer, which makes records of the frame. Its lock keeps other frames out from the admission
     /// until the end is noted.
-    fn append_through(&self, layer: &dyn Layer, frame: &Bytes, limits: &SharedLimits) -> Result<u64, Refusal> {
-        let now = local::here(&self.core.body.home).now_ms;
+    fn append_through(
+        &self,
+        layer: &dyn Layer,
+        frame: &Bytes,
+        limits: &SharedLimits,
+        now: u32,
+    ) -> Result<u64, Refusal> {
         let outcome = Cell::new(Err(Refusal::Closed(self.reason())));
         let mut admit = || {
             outcome.set(self.admit(frame.len(), now, limits).map(|_| 0));
@@ -283,16 +300,22 @@ impl SharedWriter {
         Ok(slow)
     }
 
+    /// The flush is ours: sends the batch, and what is appended meanwhile.
+    fn drive(&self, mut batch: Outgoing, here: Here) -> Drive {
+        let body = &*self.core.body;
+        let budget = body.home.config.flush_budget;
+        let end = drive::drive_from(body, Batch { bytes: &mut batch, counted: true }, budget, None, here);
+        body.wake_ready();
+        end
+    }
+
     /// After an append: send, or make sure that somebody does.
-    fn kick(&self) -> Drive {
+    fn kick(&self, here: Here) -> Drive {
         let body = &*self.core.body;
         match body.flush.kick() {
             Kick::Own => {
-                let mut batch = lock(&body.slow).out.take();
-                let budget = body.home.config.flush_budget;
-                let end = drive::drive(body, Batch { bytes: &mut batch, counted: true }, budget, None);
-                body.wake_ready();
-                end
+                let batch = lock(&body.slow).out.take();
+                self.drive(batch, here)
             }
             Kick::Wait => Drive::Parked,
             Kick::Closed => {

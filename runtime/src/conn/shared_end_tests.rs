@@ -2,7 +2,6 @@
 
 use super::tests::{Setup, block, flag};
 use super::*;
-use crate::buf::Outgoing;
 use std::future::Future;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -10,18 +9,24 @@ use std::pin::pin;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Poll};
 
+/// The append of a frame whose kick is still to come, as behind a layer.
+fn append_only(writer: &SharedWriter, frame: &Bytes) {
+    let mut slow = writer.admit(frame.len(), 0, &writer.core.limits).unwrap();
+    writer.queue(&mut slow, frame, 0);
+}
+
 #[test]
 fn a_frame_that_comes_too_late_for_the_fin_is_refused_whole() {
     let (mut setup, _reader, writer) = Setup::shared(SharedLimits::default());
     let body = &setup.body;
     // Between its append and its kick, this side's FIN was asked for.
     let frame = Bytes::from(vec![1; 5000]);
-    writer.append(&frame, &writer.core.limits).unwrap();
+    append_only(&writer, &frame);
     let mut flush = pin!(writer.flush());
     let (woken, waker) = flag();
     assert!(flush.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     writer.close_handle().close();
-    assert_eq!(writer.kick(), Drive::Closed);
+    assert_eq!(writer.kick(local::here(&body.home)), Drive::Closed);
     assert_eq!(writer.queued_len(), 0);
     assert!(woken.0.load(SeqCst) >= 1, "who waits for that frame is left behind");
     let result = flush.as_mut().poll(&mut Context::from_waker(&waker));
@@ -38,9 +43,9 @@ fn a_refused_frame_leaves_the_owner_its_word() {
     let body = &setup.body;
     assert_eq!(body.flush.kick(), Kick::Own);
     let frame = Bytes::from(vec![1; 5000]);
-    writer.append(&frame, &writer.core.limits).unwrap();
+    append_only(&writer, &frame);
     writer.close_handle().reset();
-    assert_eq!(writer.kick(), Drive::Closed);
+    assert_eq!(writer.kick(local::here(&body.home)), Drive::Closed);
     assert!(body.flush.is_flushing(), "the owner's word is gone");
     let mut batch = Outgoing::new();
     batch.stage(b"in hand");

@@ -179,7 +179,7 @@ impl WriteHalf {
     fn go_on(&mut self, cx: &Context<'_>, len: usize, sent: Sent) -> Poll<io::Result<()>> {
         let budget = self.budget();
         let batch = Batch { bytes: &mut self.staged, counted: false };
-        let drive = drive::go_on(&self.body, batch, budget, Some(cx.waker()), sent);
+        let drive = drive::go_on(&self.body, batch, budget, Some(cx.waker()), local::here(&self.body.home), sent);
         self.driven(cx, len, drive)
     }
 
@@ -202,6 +202,8 @@ impl WriteHalf {
         let sent = match first {
             First::Short(first) => {
                 self.staged.stage(bytes);
+                // Taken without a reservation: the next staging looks anew.
+                self.room = 0;
                 self.staged.send_after(self.body.as_fd(), self.budget(), first)
             }
             First::Done | First::Disturbed => Sent { bytes: 0, calls: 0, end: SendEnd::Empty },

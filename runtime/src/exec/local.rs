@@ -79,6 +79,8 @@ pub(crate) fn enter(home: &Arc<Home>) -> Option<Entered> {
             return None;
         }
         local.home_ptr.set(Arc::as_ptr(home));
+        // What is polled before the first pass stamps with it.
+        local.now_ms.set(coarse_ms());
         *local.home.borrow_mut() = Some(home.clone());
         Some(Entered(()))
     })

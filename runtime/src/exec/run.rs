@@ -54,12 +54,12 @@ pub(crate) fn batch(budget: usize, mut polled: impl FnMut(Option<&'static Locati
 /// One poll. What is pending comes back. Always inlined: a call costs a dozen instructions a request.
 #[inline(always)]
 fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
+    watched::set_polled(task.header().spawned_at);
     if task.header().is_aborted() {
         discard(id, task, Discard::Aborted, None);
         return None;
     }
     local::set_current(id, task.waker());
-    watched::set_polled(task.header().spawned_at);
     let result = catch_unwind(AssertUnwindSafe(|| task.poll()));
     local::clear_current();
     match result {

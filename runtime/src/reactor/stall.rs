@@ -22,6 +22,9 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A pass longer than this, in milliseconds, is not taken for a moment by the clocks of connections.
+const HELD_MS: u64 = 20;
+
 /// How long tasks are timed one by one after a stall, in milliseconds.
 const TIMED_MS: u64 = 60_000;
 
@@ -98,8 +101,12 @@ impl Reactor {
             return self.run_timed(begun, budget);
         }
         let polls = run::batch(budget, |_| ());
-        if polls > 0 && self.stalls.limit < u64::MAX {
-            let took = sys::clock::monotonic_coarse_ms().saturating_sub(begun);
+        if polls > 0 {
+            let now = sys::clock::monotonic_coarse_ms();
+            if now.saturating_sub(self.now_ms) > HELD_MS {
+                self.date_anew(now);
+            }
+            let took = now.saturating_sub(begun);
             if took > self.stalls.limit {
                 let last = if polls == 1 { watched::last_polled() } else { None };
                 self.stalled(took, last.map_or(StalledBy::OneOf(polls), StalledBy::Task));
@@ -119,6 +126,9 @@ impl Reactor {
                 slowest = (took, spawned_at);
             }
         });
+        if last.saturating_sub(self.now_ms) > HELD_MS {
+            self.date_anew(last);
+        }
         match slowest {
             (took, Some(task)) if took > self.stalls.limit => self.stalled(took, StalledBy::Task(task)),
             _ => {

@@ -109,6 +109,19 @@ impl Reactor {
         }
     }
 
+    /// The tasks of this pass took long. What they did on connections carries the time at which the pass began, so that
+    /// the clocks of all would run ahead: it happened by now.
+    #[cold]
+    pub(super) fn date_anew(&self, now: u64) {
+        for index in 0..self.table.slots() {
+            if let Some((_, entry)) = self.table.at(index) {
+                let began = self.now_ms as u32;
+                // Another thread's stamp meanwhile is a true one.
+                let _ = entry.body.activity.compare_exchange(began, now as u32, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+    }
+
     fn look_at(&mut self, index: usize, now: u64) {
         let Some((key, entry)) = self.table.at(index) else { return };
         let lingers = entry.linger.is_some();

@@ -63,7 +63,8 @@ impl Reactor {
         let tick = self.sweep.time_to_tick(self.now_ms, self.needs_tick());
         let drain = match self.home.drain_deadline_ms() {
             Some(at) if self.ends_itself && self.stage == Stage::Draining => {
-                Some(Duration::from_millis(at.saturating_sub(self.now_ms)))
+                // Seldom, so the clock itself: the pass may have taken long.
+                Some(Duration::from_millis(at.saturating_sub(sys::clock::monotonic_coarse_ms())))
             }
             _ => None,
         };

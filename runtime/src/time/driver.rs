@@ -148,10 +148,11 @@ impl Driver {
         self.epoch.tick_of_deadline(deadline)
     }
 
-    /// Was this tick far ahead when the loop last looked at the clock?
+    /// For the loop's own thread: was this tick far ahead when the pass looked at the clock? With nothing armed it does
+    /// not look.
     #[inline]
     pub(super) fn is_far(&self, due: u64) -> bool {
-        due > self.seen.load(Ordering::Relaxed).saturating_add(FAR_TICKS)
+        self.next.load(Ordering::Relaxed) != NEVER && due > self.seen.load(Ordering::Relaxed).saturating_add(FAR_TICKS)
     }
 
     /// Keeps `waker` until the tick `due`; gives it back if the driver is shut (rule 3). One that has passed fires with

@@ -6,8 +6,9 @@
 //! The clock alone decides: a poll at or after the deadline is ready whether or not a driver has fired, and a poll
 //! before it is pending whatever woke the task. So a wake too many costs a poll, and no driver can make it early.
 //! With one exception, which saves a reading of the clock (75 instructions) for all that is seldom waited for to its
-//! end: a first poll arms a deadline that lay more than a second ahead when its loop last looked at the clock. Should it
-//! have passed all the same (the thread stood still for that second), the loop's next look wakes the task.
+//! end: on its loop's own thread, a first poll arms a deadline that lay more than a second ahead when the pass began, if the
+//! pass looked at the clock. Should it have passed all the same (the pass has taken that second), the next one wakes the
+//! task.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -88,7 +89,8 @@ impl Sleep {
     fn register(&mut self, waker: &Waker) -> Poll<()> {
         let Some(current) = current() else { return self.register_elsewhere(waker) };
         let due = current.driver.tick_of(self.deadline);
-        if !current.driver.is_far(due) && self.is_elapsed() {
+        let is_far = current.runs_here && current.driver.is_far(due);
+        if !is_far && self.is_elapsed() {
             return Poll::Ready(());
         }
         match current.driver.arm(due, waker.clone(), current.runs_here) {

@@ -158,3 +158,18 @@ fn what_is_public_can_go_to_any_thread() {
     fn shared<T: Send + Sync>() {}
     shared::<Driver>();
 }
+
+/// A reactor with nothing armed does not look at the clock: what is past is ready at the first poll all the same.
+#[test]
+fn a_deadline_in_the_past_is_ready_at_the_first_poll_of_a_reactor_without_timers() {
+    crate::block_on(async {
+        // sleep: the clock must have gone on by more than what counts as far ahead.
+        std::thread::sleep(1200 * MS);
+        for _ in 0..3 {
+            crate::yield_now().await;
+        }
+        let mut past = sleep_until(Instant::now());
+        assert!(Pin::new(&mut past).poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert!(Pin::new(&mut past).poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    });
+}
