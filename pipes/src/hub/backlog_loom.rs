@@ -274,10 +274,10 @@ fn loom_twin_hub_backlog_goodbye_by_the_bytes() {
 /// A mover that is refused, and puts its frame back, against who ends.
 fn ended(twin: Twin) {
     loom::model(move || {
-        let (backlog, wire) = (offered(1), Arc::new(Wire::new(true)));
-        let (of_mover, its_wire) = (backlog.clone(), wire.clone());
+        let backlog = offered(1);
+        let of_mover = backlog.clone();
         let mover = thread::spawn(move || {
-            let _ = of_mover.start(&*its_wire, 1000);
+            let _ = of_mover.start(&Wire::new(true), 1000);
         });
         if twin == Twin::DropOnly {
             backlog.drop_only();
