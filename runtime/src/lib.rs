@@ -62,7 +62,9 @@ pub mod workers;
 /// What a protocol between a connection and its user stands on. For `epoxide-tls`: it may change with any version.
 #[doc(hidden)]
 pub mod layer {
-    pub use crate::conn::layer::{Layer, Queue, take_step};
+    pub use crate::conn::layer::{Layer, Queue, is_record_ahead, take_step};
+    pub use crate::conn::send_file::check_range;
+    pub use crate::sys::ktls::{KernelCipher, KernelKeys};
 }
 
 /// The fault seam, for this repository's own chaos tests: with `--cfg epoxide_chaos` only.

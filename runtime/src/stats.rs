@@ -84,6 +84,8 @@ counters! {
     ProbesMissed probes_missed,
     /// Calls of `send(2)`, `sendmsg(2)` and `sendfile(2)`, on any thread.
     Sends sends,
+    /// Those that were `sendfile(2)`.
+    Sendfiles sendfiles,
     /// Those that the socket refused (`EAGAIN`).
     SendEagain send_eagain,
     /// Reads that parked.

@@ -8,7 +8,7 @@ use crate::http::{HEAD_DEADLINE, MAX_HEAD, TOO_LARGE};
 use crate::{http, server};
 use clap::Args;
 use epoxide::Connection;
-use epoxide_tls::{Pem, ServerBuilder, TlsConfig, TlsConnection};
+use epoxide_tls::{ClientAuth, Ktls, Pem, ServerBuilder, TlsConfig, TlsConnection};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -32,6 +32,20 @@ pub struct TlsAnswerArgs {
     /// Certificates.
     #[command(flatten)]
     pub certs: CertArgs,
+}
+
+/// What the samples that ask for a client's certificate take.
+#[derive(Args, Clone, Debug)]
+pub struct GreetArgs {
+    /// Where and how wide.
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// Certificates.
+    #[command(flatten)]
+    pub certs: CertArgs,
+    /// Refuses clients without a certificate in the handshake.
+    #[arg(long)]
+    pub require: bool,
 }
 
 impl CertArgs {
@@ -85,19 +99,42 @@ where
     })
 }
 
-/// Serves with a handler that is told the answer to give.
+/// Serves with a handler that is told the answer to give. `ktls`: what the kernel is asked to do; where it cannot, the
+/// session is served all the same, and the standard error says so once.
 ///
 /// # Errors
 /// As [`run`]; an option that cannot work.
-pub fn run_answering<H, F>(name: &str, args: &TlsAnswerArgs, handler: H) -> io::Result<()>
+pub fn run_answering<H, F>(name: &str, args: &TlsAnswerArgs, ktls: Ktls, handler: H) -> io::Result<()>
 where
     H: Fn(TlsConnection, &'static [u8]) -> F + Clone + Send + 'static,
     F: Future<Output = io::Result<()>> + 'static,
 {
     let answer: &'static [u8] = http::answer(&args.answer.body)?;
-    let config = build(&args.certs.server().alpn(["http/1.1"]))?;
+    let config = build(&args.certs.server().alpn(["http/1.1"]).ktls(ktls))?;
     let hint = |addr| args.certs.curl("", "localhost", addr);
     run(name, &args.answer.server, config, hint, move |conn| handler(conn, answer))
+}
+
+/// Greets clients by the name in their certificate; one without is answered 403, or not let in.
+///
+/// # Errors
+/// As [`run`]; an option that cannot work.
+pub fn run_greeting(name: &str, args: &GreetArgs, ktls: Ktls) -> io::Result<()> {
+    let GreetArgs { server, certs, require } = args;
+    let auth = if *require { ClientAuth::Required } else { ClientAuth::Optional };
+    let config = build(&certs.server().client_auth(auth, certs.pem("ca.pem")).ktls(ktls))?;
+    let client = |name| certs.certs.join(name).display().to_string();
+    let identity = format!("--cert {} --key {} ", client("alice.pem"), client("alice.key"));
+    let hint = |addr| certs.curl(&identity, "localhost", addr);
+    run(name, server, config, hint, |conn| async move {
+        let answer = match (conn.facts().peer_certificate(), conn.facts().peer_common_name()) {
+            (None, _) => http::response("403 Forbidden", b"show a certificate\n"),
+            (Some(_), name) => {
+                http::response("200 OK", format!("hello {}\n", name.unwrap_or("you without a name")).as_bytes())
+            }
+        };
+        answer_all(conn, &answer).await
+    })
 }
 
 /// Gives every request the same answer until the client leaves, or stalls in a head for longer than `HEAD_DEADLINE`. A drain

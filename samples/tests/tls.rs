@@ -35,7 +35,13 @@ fn try_it(sample: &Sample, more: &[&str]) -> (String, String) {
 
 #[test]
 fn the_servers_answer() {
-    for program in [env!("CARGO_BIN_EXE_tls"), env!("CARGO_BIN_EXE_tls_pipes")] {
+    for program in [
+        env!("CARGO_BIN_EXE_tls"),
+        env!("CARGO_BIN_EXE_tls_pipes"),
+        env!("CARGO_BIN_EXE_ktls"),
+        env!("CARGO_BIN_EXE_ktls_tx"),
+        env!("CARGO_BIN_EXE_ktls_pipes"),
+    ] {
         let sample = start(program, &[]);
         for version in [&["--tls-max", "1.2"][..], &["--tlsv1.3"], &["--http1.1"]] {
             assert_eq!(try_it(&sample, version), ("ok".into(), "200".into()), "{program}");
@@ -53,12 +59,14 @@ fn names_decide_and_certificates_open() {
     let sample = start(env!("CARGO_BIN_EXE_sni"), &[]);
     assert_eq!(try_it(&sample, &[]).0, "you asked for a.localhost\n");
     sample.stop();
-    let sample = start(env!("CARGO_BIN_EXE_mtls"), &[]);
-    assert_eq!(try_it(&sample, &[]), ("hello alice\n".into(), "200".into()));
-    sample.stop();
-    let sample = start(env!("CARGO_BIN_EXE_mtls"), &["--require"]);
-    assert_eq!(try_it(&sample, &[]).0, "hello alice\n");
-    sample.stop();
+    for program in [env!("CARGO_BIN_EXE_mtls"), env!("CARGO_BIN_EXE_ktls_mtls")] {
+        let sample = start(program, &[]);
+        assert_eq!(try_it(&sample, &[]), ("hello alice\n".into(), "200".into()));
+        sample.stop();
+        let sample = start(program, &["--require"]);
+        assert_eq!(try_it(&sample, &[]).0, "hello alice\n");
+        sample.stop();
+    }
 }
 
 #[test]

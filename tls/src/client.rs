@@ -86,6 +86,7 @@ impl ClientBuilder {
             role: Role::Client { context, sessions, verify: self.verify },
             handshake_timeout: self.common.handshake_timeout,
             max_handshakes: self.common.max_handshakes,
+            ktls: self.common.ktls,
         })
     }
 }

@@ -9,8 +9,9 @@ use crate::context::host_index;
 use crate::error::{TlsError, words};
 use crate::ffi;
 use crate::handshake::Handshake;
+use crate::ktls::{Ktls, Uses, heard};
 use crate::options::Pem;
-use crate::resume::Sessions;
+use crate::resume::{self, Sessions};
 use crate::server::{ServerBuilder, Tickets};
 use boring::error::ErrorStack;
 use boring::ssl::{Ssl, SslContext};
@@ -34,6 +35,7 @@ struct Shared {
     live: Mutex<Arc<Live>>,
     under_way: AtomicUsize,
     refused: AtomicU64,
+    uses: Uses,
 }
 
 /// One build: immutable, kept by the sessions that began under it.
@@ -41,11 +43,22 @@ pub(crate) struct Live {
     pub(crate) role: Role,
     pub(crate) handshake_timeout: Duration,
     pub(crate) max_handshakes: usize,
+    pub(crate) ktls: Ktls,
 }
 
 pub(crate) enum Role {
     Server { context: SslContext, tickets: Option<Tickets> },
     Client { context: SslContext, sessions: Option<Arc<Sessions>>, verify: bool },
+}
+
+impl Live {
+    /// Before a handshake: is the kernel to have the keys? Then BoringSSL tells them.
+    fn listen(&self, ssl: &mut Ssl) -> Ktls {
+        if self.ktls != Ktls::Off {
+            heard::listen(ssl);
+        }
+        self.ktls
+    }
 }
 
 /// A place among the handshakes under way, given back when dropped.
@@ -54,6 +67,13 @@ pub(crate) struct Place(Arc<Shared>);
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Place {
+    /// The counts of kernel TLS.
+    pub(crate) fn uses(&self) -> &Uses {
+        &self.0.uses
     }
 }
 
@@ -80,7 +100,8 @@ impl TlsConfig {
 
     pub(crate) fn new(live: Live) -> Self {
         let live = Mutex::new(Arc::new(live));
-        Self { shared: Arc::new(Shared { live, under_way: AtomicUsize::new(0), refused: AtomicU64::new(0) }) }
+        let shared = Shared { live, under_way: AtomicUsize::new(0), refused: AtomicU64::new(0), uses: Uses::default() };
+        Self { shared: Arc::new(shared) }
     }
 
     fn live(&self) -> Arc<Live> {
@@ -139,7 +160,10 @@ impl TlsConfig {
         };
         let Some(place) = self.place(&live) else { return Handshake::refused(conn, live.max_handshakes) };
         match Ssl::new(context) {
-            Ok(ssl) => Handshake::accept(conn, ssl, place, live.handshake_timeout),
+            Ok(mut ssl) => {
+                let ktls = live.listen(&mut ssl);
+                Handshake::accept(conn, ssl, place, live.handshake_timeout, ktls)
+            }
             Err(error) => Handshake::failed(conn, TlsError::Handshake { reason: words(&error) }),
         }
     }
@@ -158,8 +182,11 @@ impl TlsConfig {
             return Handshake::failed(conn, TlsError::config("connect", "this is a server's configuration"));
         };
         let Some(place) = self.place(&live) else { return Handshake::refused(conn, live.max_handshakes) };
-        match client_session(context, sessions.as_deref(), *verify, host) {
-            Ok(ssl) => Handshake::connect(conn, ssl, place, live.handshake_timeout),
+        match client_session(context, sessions.as_ref(), *verify, host) {
+            Ok(mut ssl) => {
+                let ktls = live.listen(&mut ssl);
+                Handshake::connect(conn, ssl, place, live.handshake_timeout, ktls)
+            }
             Err(error) => {
                 let reason = format!("`{host}` is no host name: {}", words(&error));
                 Handshake::failed(conn, TlsError::config("connect", reason))
@@ -189,6 +216,16 @@ impl TlsConfig {
         self.shared.refused.load(Ordering::Relaxed)
     }
 
+    /// Sessions for which the kernel does all that it was asked for ([`Ktls`]), in all.
+    pub fn ktls_sessions(&self) -> u64 {
+        self.shared.uses.kernel.load(Ordering::Relaxed)
+    }
+
+    /// Sessions for which the kernel was asked in vain, for one direction or both: this process does it. In all.
+    pub fn ktls_fallbacks(&self) -> u64 {
+        self.shared.uses.fallbacks.load(Ordering::Relaxed)
+    }
+
     fn place(&self, live: &Live) -> Option<Place> {
         let below = |n: usize| (n < live.max_handshakes).then_some(n + 1);
         if self.shared.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).is_err() {
@@ -202,7 +239,7 @@ impl TlsConfig {
 /// A client's session, before its handshake.
 fn client_session(
     context: &SslContext,
-    sessions: Option<&Sessions>,
+    sessions: Option<&Arc<Sessions>>,
     verify: bool,
     host: &str,
 ) -> Result<Ssl, ErrorStack> {
@@ -221,6 +258,7 @@ fn client_session(
     }
     if let (Some(sessions), Some(index)) = (sessions, host_index()) {
         ssl.set_ex_data(index, host.into());
+        resume::keep(&mut ssl, sessions.clone());
         if let Some(session) = sessions.take(host) {
             ffi::resume(&mut ssl, &session)?;
         }

@@ -5,6 +5,7 @@
 use crate::facts::TlsFacts;
 use crate::read_half::{TlsReadHalf, tls_facts};
 use crate::read_ops::{TlsFlush, TlsRead, TlsReadMore, TlsReadSlice, TlsSendAll, TlsShutdown};
+use crate::send_file::TlsSendFile;
 use crate::session::Session;
 use crate::write_half::TlsWriteHalf;
 use bytes::Bytes;
@@ -16,6 +17,8 @@ use epoxide_pipes::transport::{Receive, Transmit, Transport};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeBounds;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -163,6 +166,11 @@ impl TlsConnection {
     /// See [`TlsWriteHalf::send_all`].
     pub fn send_all<'a>(&'a mut self, bytes: &'a [u8]) -> TlsSendAll<'a> {
         self.write.send_all(bytes)
+    }
+
+    /// See [`TlsWriteHalf::send_file`].
+    pub fn send_file(&mut self, file: impl Into<Arc<OwnedFd>>, range: impl RangeBounds<u64>) -> TlsSendFile<'_> {
+        self.write.send_file(file, range)
     }
 
     /// See [`TlsWriteHalf::shutdown`].

@@ -4,6 +4,7 @@
 //! State: none; a context is immutable once built. Thread class: any thread.
 
 use crate::error::{TlsError, words};
+use crate::ktls::{Ktls, heard};
 use crate::options::{Checked, ClientAuth, Common, Versions};
 use crate::resume::Sessions;
 use crate::tickets::TicketKeys;
@@ -36,6 +37,8 @@ pub(crate) struct HostParts {
 pub(crate) struct Shared {
     checked: Checked,
     key_log: Option<Arc<Mutex<File>>>,
+    /// The kernel is to know the secrets.
+    ktls: bool,
 }
 
 impl Shared {
@@ -49,7 +52,7 @@ impl Shared {
                 Some(Arc::new(Mutex::new(file.map_err(refuse)?)))
             }
         };
-        Ok(Self { checked, key_log })
+        Ok(Self { checked, key_log, ktls: common.ktls != Ktls::Off })
     }
 
     pub(crate) fn versions(&self) -> Versions {
@@ -67,8 +70,14 @@ impl Shared {
         {
             return Err(TlsError::config("suites", format!("BoringSSL refuses the TLS 1.3 suites {suites:x?}")));
         }
-        if let Some(file) = self.key_log.clone() {
-            context.set_keylog_callback(move |_, line| {
+        let ktls = self.ktls;
+        if self.key_log.is_some() || ktls {
+            let file = self.key_log.clone();
+            context.set_keylog_callback(move |ssl, line| {
+                if ktls {
+                    heard::key_line(ssl, line);
+                }
+                let Some(file) = &file else { return };
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
                 // A full disk must not end connections; the log is for looking at.
                 let _ = file.write_all(format!("{line}\n").as_bytes());

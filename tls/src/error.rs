@@ -42,6 +42,10 @@ pub enum TlsError {
         /// BoringSSL's own words.
         reason: String,
     },
+    /// The peer has asked for new keys (KeyUpdate), and the kernel, which makes this session's records
+    /// ([`Ktls::Tx`](crate::Ktls::Tx)), keeps those it has: the peer was sent a close_notify, and nothing is sent any more. What
+    /// was flushed before has gone out, and reads go on.
+    KeyUpdate,
     /// The peer's FIN came without a close_notify: what was received may be cut.
     Truncated,
 }
@@ -59,6 +63,7 @@ impl TlsError {
             Self::Handshake { .. } | Self::Decrypt { .. } | Self::Encrypt { .. } => io::ErrorKind::InvalidData,
             Self::HandshakeClosed | Self::Truncated => io::ErrorKind::UnexpectedEof,
             Self::TooManyHandshakes { .. } => io::ErrorKind::QuotaExceeded,
+            Self::KeyUpdate => io::ErrorKind::Unsupported,
         }
     }
 
@@ -78,6 +83,9 @@ impl fmt::Display for TlsError {
             }
             Self::Decrypt { reason } => write!(f, "TLS decrypt failed: {reason}"),
             Self::Encrypt { reason } => write!(f, "TLS encrypt failed: {reason}"),
+            Self::KeyUpdate => f.write_str(
+                "the peer asked for new TLS keys, which kernel TLS cannot take: the session was ended (ktls(Off) can do it)",
+            ),
             Self::Truncated => {
                 f.write_str("the peer closed the connection without a close_notify: it may be truncated")
             }
@@ -123,6 +131,7 @@ mod tests {
             (TlsError::TooManyHandshakes { limit: 7 }, ErrorKind::QuotaExceeded),
             (TlsError::Decrypt { reason: reason() }, ErrorKind::InvalidData),
             (TlsError::Encrypt { reason: reason() }, ErrorKind::InvalidData),
+            (TlsError::KeyUpdate, ErrorKind::Unsupported),
             (TlsError::Truncated, ErrorKind::UnexpectedEof),
         ];
         for (tls, kind) in table {

@@ -2,6 +2,7 @@
 //!
 //! State: taken once, when the handshake is done; never changed. Thread class: pure.
 
+use crate::ktls::Kernel;
 use crate::options::TlsVersion;
 use boring::nid::Nid;
 use boring::ssl::{NameType, SslRef};
@@ -17,6 +18,7 @@ pub struct TlsFacts {
     server_name: Option<Box<str>>,
     resumed: bool,
     peer: Option<Peer>,
+    kernel: Kernel,
 }
 
 #[derive(Clone, Debug)]
@@ -27,7 +29,7 @@ struct Peer {
 
 impl TlsFacts {
     /// After the handshake.
-    pub(crate) fn of(ssl: &SslRef) -> Self {
+    pub(crate) fn of(ssl: &SslRef, kernel: Kernel) -> Self {
         let cipher = ssl.current_cipher();
         Self {
             version: TlsVersion::of(ssl.version2()),
@@ -37,6 +39,7 @@ impl TlsFacts {
             server_name: ssl.servername(NameType::HOST_NAME).map(|name| name.to_ascii_lowercase().into()),
             resumed: ssl.session_reused(),
             peer: ssl.peer_certificate().and_then(|certificate| Peer::of(&certificate)),
+            kernel,
         }
     }
 
@@ -53,6 +56,16 @@ impl TlsFacts {
     /// The cipher suite's IANA number, for example 0x1301.
     pub fn suite_id(&self) -> u16 {
         self.suite_id
+    }
+
+    /// Does the kernel make the records of what this side sends? See [`Ktls`](crate::Ktls).
+    pub fn kernel_tx(&self) -> bool {
+        self.kernel.tx
+    }
+
+    /// Does the kernel decrypt what this side receives?
+    pub fn kernel_rx(&self) -> bool {
+        self.kernel.rx
     }
 
     /// The application protocol (ALPN), if one was agreed on.

@@ -7,11 +7,14 @@
 use crate::config::Place;
 use crate::connection::TlsConnection;
 use crate::error::{TlsError, session_words};
+use crate::ffi;
+use crate::ktls::exact::Exact;
+use crate::ktls::{Kernel, Ktls};
 use crate::session::Session;
 use crate::wire::Wire;
 use boring::ssl::{ErrorCode, Ssl, SslStream};
 use epoxide::layer::{Queue, take_step};
-use epoxide::{Connection, ReadHalf, WriteHalf};
+use epoxide::{Connection, ReadHalf, RecvBuf, WriteHalf};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -47,6 +50,14 @@ struct UnderWay {
     begun: bool,
     /// Why it failed; the alert is on its way out.
     failed: Option<TlsError>,
+    /// Which keys the kernel is to have.
+    ktls: Ktls,
+    /// Where the handshake's records end.
+    exact: Exact,
+    /// Hands are shaken: the kernel gets the keys once all that was written is out.
+    shaken: bool,
+    /// It has them.
+    kernel: Kernel,
     place: Place,
 }
 
@@ -57,12 +68,12 @@ impl fmt::Debug for Handshake {
 }
 
 impl Handshake {
-    pub(crate) fn accept(conn: Connection, ssl: Ssl, place: Place, timeout: Duration) -> Self {
-        Self::begin(conn, ssl, place, timeout, true)
+    pub(crate) fn accept(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: Ktls) -> Self {
+        Self::begin(conn, ssl, place, timeout, ktls, true)
     }
 
-    pub(crate) fn connect(conn: Connection, ssl: Ssl, place: Place, timeout: Duration) -> Self {
-        Self::begin(conn, ssl, place, timeout, false)
+    pub(crate) fn connect(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: Ktls) -> Self {
+        Self::begin(conn, ssl, place, timeout, ktls, false)
     }
 
     /// It cannot begin.
@@ -76,7 +87,7 @@ impl Handshake {
         Self::failed(conn, TlsError::TooManyHandshakes { limit })
     }
 
-    fn begin(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, server: bool) -> Self {
+    fn begin(conn: Connection, ssl: Ssl, place: Place, timeout: Duration, ktls: Ktls, server: bool) -> Self {
         let queue = Queue::of(&conn);
         let stream = match SslStream::new(ssl, Wire::new(queue.clone())) {
             Ok(stream) => stream,
@@ -88,8 +99,21 @@ impl Handshake {
         }
         let (read, write) = conn.into_split();
         // A client speaks first; a server waits for it without BoringSSL's help.
-        let under_way =
-            UnderWay { read, write, stream, queue, server, ready: !server, begun: !server, failed: None, place };
+        let under_way = UnderWay {
+            read,
+            write,
+            stream,
+            queue,
+            server,
+            ready: !server,
+            begun: !server,
+            failed: None,
+            ktls,
+            shaken: false,
+            kernel: Kernel::default(),
+            exact: Exact::default(),
+            place,
+        };
         Self { state: State::UnderWay(Box::new(under_way)) }
     }
 }
@@ -103,23 +127,40 @@ impl UnderWay {
                 let _ = ready!(self.write.poll_queue(cx, None));
                 return Poll::Ready(Err(error.clone().into()));
             }
+            if self.shaken {
+                // A connection that has ended needs no keys: its user is told.
+                if ready!(self.write.poll_queue(cx, None)).is_ok() {
+                    let exact = !self.stream.get_ref().has_input();
+                    self.kernel = self.place.uses().hand_over(self.ktls, self.stream.ssl(), &self.queue, exact);
+                }
+                return Poll::Ready(Ok(()));
+            }
             if self.ready {
-                if !take_step(STEPS) {
+                if (self.ktls != Ktls::TxRx || self.exact.is_whole()) && !take_step(STEPS) {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
                 self.ready = false;
                 if self.step() {
-                    return Poll::Ready(Ok(()));
+                    if self.ktls == Ktls::Off {
+                        return Poll::Ready(Ok(()));
+                    }
+                    self.shaken = true;
                 }
                 continue;
             }
             // Until its first byte a client is nobody's business: a drain ends it.
-            let received = if self.begun { self.read.poll_read(cx) } else { self.read.poll_read_idle(cx) };
+            let received = match self.begun {
+                // What comes first can be no more than the client's hello.
+                false => self.read.poll_read_idle(cx),
+                true if self.ktls == Ktls::TxRx => self.poll_exact(cx),
+                true => self.read.poll_read(cx),
+            };
             match ready!(received)? {
                 Some(input) => {
                     self.begun = true;
                     self.ready = true;
+                    self.exact.took(&input);
                     self.stream.get_mut().feed(input);
                 }
                 None if self.read.is_draining() && !self.begun => {
@@ -127,6 +168,23 @@ impl UnderWay {
                 }
                 None => return Poll::Ready(Err(TlsError::HandshakeClosed.into())),
             }
+        }
+    }
+
+    /// Receives what is left of the record under way, or a part of that.
+    fn poll_exact(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
+        let mut space = [0; 4096];
+        let want = self.exact.want().min(space.len()).min(self.read.block_len());
+        match ready!(Pin::new(&mut self.read.read_slice(&mut space[..want])).poll(cx))? {
+            0 => Poll::Ready(Ok(None)),
+            n => Poll::Ready(
+                self.read
+                    .fill_block(|block| {
+                        block[..n].copy_from_slice(&space[..n]);
+                        Ok(n)
+                    })
+                    .map(Some),
+            ),
         }
     }
 
@@ -147,6 +205,10 @@ impl UnderWay {
                 false
             }
         };
+        if done && self.ktls != Ktls::Off {
+            // The kernel's first record must be the next one.
+            ffi::write_kept_back(self.stream.ssl_mut());
+        }
         if self.stream.get_mut().take_wrote() {
             self.queue.kick();
         }
@@ -176,11 +238,11 @@ impl Future for Handshake {
 
 impl UnderWay {
     fn finish(self) -> TlsConnection {
-        let Self { mut read, write, stream, queue, place, .. } = self;
+        let Self { mut read, write, stream, queue, place, kernel, .. } = self;
         drop(place);
         read.set_deadline(None, "TLS handshake");
         read.begin_requests();
         let input = stream.get_ref().has_input();
-        TlsConnection::new(read, write, Session::new(stream, queue), input)
+        TlsConnection::new(read, write, Session::new(stream, queue, kernel), input)
     }
 }

@@ -39,12 +39,16 @@
 //! | `wire` | what BoringSSL reads from and writes to | under the session lock |
 //! | `connection`, `read_half`, `write_half` | what users hold | any thread |
 //! | `read_ops` | the named futures of reading and writing | any thread |
+//! | `ktls` | kernel TLS: the keys (`keys`), records that are no data (`records`), what BoringSSL says (`heard`), not to receive too much before (`exact`) | any thread |
+//! | `send_file` | the future that sends a file | any thread |
 //! | `facts` | what was negotiated | pure |
 //! | `error` | every way it fails | pure |
-//! | `ffi` | the four calls that `boring` has no safe form of | any thread |
+//! | `ffi` | the calls that `boring` has no safe form of | any thread |
 //!
 //! Walk out: `write_half` -> `session` (lock: encrypt, append) -> `epoxide::layer` -> the connection's flush word.
 //! Walk in: `read_half` -> `epoxide::ReadHalf` (recv) -> `session` (lock: decrypt) -> a pooled block.
+//!
+//! With kernel TLS ([`Ktls`]) the walk out has no cryptography (plaintext is appended), and the walk in ends at the recv.
 //!
 //! unsafe rooms: ffi
 
@@ -57,10 +61,12 @@ mod facts;
 mod ffi;
 mod handshake;
 mod hosts;
+mod ktls;
 mod options;
 mod read_half;
 mod read_ops;
 mod resume;
+mod send_file;
 mod server;
 mod session;
 mod tickets;
@@ -74,8 +80,10 @@ pub use error::TlsError;
 pub use facts::TlsFacts;
 pub use handshake::Handshake;
 pub use hosts::Host;
+pub use ktls::Ktls;
 pub use options::{ClientAuth, Pem, TlsVersion};
 pub use read_half::TlsReadHalf;
 pub use read_ops::{TlsFlush, TlsRead, TlsReadMore, TlsReadSlice, TlsSendAll, TlsShutdown};
+pub use send_file::TlsSendFile;
 pub use server::ServerBuilder;
 pub use write_half::TlsWriteHalf;

@@ -3,6 +3,7 @@
 //! Job: read and check; every refusal names its option. State: none. Thread class: pure, but for reading files.
 
 use crate::error::{TlsError, words};
+use crate::ktls::Ktls;
 use boring::pkey::{PKey, Private};
 use boring::ssl::SslVersion;
 use boring::x509::X509;
@@ -184,6 +185,12 @@ const SUITES: [Suite; 9] = {
     ]
 };
 
+/// The numbers of all suites.
+#[cfg(test)]
+pub(crate) fn suite_ids() -> impl Iterator<Item = u16> {
+    SUITES.iter().map(|suite| suite.id)
+}
+
 /// The options that both builders have.
 #[derive(Clone, Debug)]
 pub(crate) struct Common {
@@ -195,6 +202,7 @@ pub(crate) struct Common {
     pub(crate) handshake_timeout: Duration,
     pub(crate) max_handshakes: usize,
     pub(crate) key_log: Option<PathBuf>,
+    pub(crate) ktls: Ktls,
 }
 
 /// The same, checked.
@@ -220,6 +228,7 @@ impl Default for Common {
             handshake_timeout: Duration::from_secs(10),
             max_handshakes: 1024,
             key_log: None,
+            ktls: Ktls::Off,
         }
     }
 }
@@ -350,6 +359,16 @@ macro_rules! common_options {
         #[must_use]
         pub fn max_handshakes(mut self, limit: usize) -> Self {
             self.common.max_handshakes = limit;
+            self
+        }
+
+        /// Does the kernel encrypt what is sent, and decrypt what is received? Default [`Ktls::Off`](crate::Ktls::Off). Any suite and version
+        /// will do. Where the kernel cannot (no module `tls`, a unix socket, a peer that has sent its FIN) sessions are
+        /// encrypted here all the same, which is counted ([`TlsConfig::ktls_fallbacks`](crate::TlsConfig::ktls_fallbacks)) and
+        /// said once on the standard error. Without `CAP_NET_ADMIN` a process does not load the module: load it at boot.
+        #[must_use]
+        pub fn ktls(mut self, ktls: crate::Ktls) -> Self {
+            self.common.ktls = ktls;
             self
         }
 

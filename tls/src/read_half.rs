@@ -6,11 +6,14 @@
 
 use crate::error::TlsError;
 use crate::facts::TlsFacts;
+use crate::ktls::records::kernel_error;
 use crate::read_ops::{TlsRead, TlsReadMore, TlsReadSlice};
 use crate::session::{Next, Session};
+use epoxide::layer::is_record_ahead;
 use epoxide::{CloseHandle, CloseReason, Draining, ReactorHandle, ReadHalf, ReadTimeoutSuspended, RecvBuf};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -118,6 +121,9 @@ impl TlsReadHalf {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when nothing is known to be there; else as [`read`](Self::read).
     pub fn try_read(&mut self) -> io::Result<Option<RecvBuf>> {
+        if self.session.facts.kernel_rx() {
+            return self.try_kernel(ReadHalf::try_read);
+        }
         self.try_plain(|half, fill| half.fill_block(fill))
     }
 
@@ -126,7 +132,23 @@ impl TlsReadHalf {
     /// # Errors
     /// As [`try_read`](Self::try_read), and as [`read_more`](Self::read_more).
     pub fn try_read_more(&mut self, buf: &mut RecvBuf) -> io::Result<usize> {
-        self.try_plain(|half, fill| half.fill_more(buf, fill)).map(Option::unwrap_or_default)
+        let came = if self.session.facts.kernel_rx() {
+            self.try_kernel(|half| half.try_read_more(buf).map(some))
+        } else {
+            self.try_plain(|half, fill| half.fill_more(buf, fill))
+        };
+        came.map(Option::unwrap_or_default)
+    }
+
+    fn try_kernel<T>(
+        &mut self,
+        mut receive: impl FnMut(&mut ReadHalf) -> io::Result<Option<T>>,
+    ) -> io::Result<Option<T>> {
+        match self.poll_kernel(false, |half| Poll::Ready(receive(half))) {
+            Poll::Ready(result) => result,
+            // It never is: the recv is no future.
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 
     fn try_plain<T>(
@@ -145,18 +167,34 @@ impl TlsReadHalf {
     }
 
     pub(crate) fn poll_block(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Option<RecvBuf>>> {
+        if self.session.facts.kernel_rx() {
+            return self.poll_kernel(idle, |half| match idle {
+                true => half.poll_read_idle(cx),
+                false => half.poll_read(cx),
+            });
+        }
         self.poll_plain(cx, idle, |half, fill| half.fill_block(fill))
     }
 
     pub(crate) fn poll_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>> {
-        self.poll_plain(cx, false, |half, fill| half.fill_more(buf, fill)).map_ok(Option::unwrap_or_default)
+        let came = if self.session.facts.kernel_rx() {
+            self.poll_kernel(false, |half| Pin::new(&mut half.read_more(buf)).poll(cx).map_ok(some))
+        } else {
+            self.poll_plain(cx, false, |half, fill| half.fill_more(buf, fill))
+        };
+        came.map_ok(Option::unwrap_or_default)
     }
 
     pub(crate) fn poll_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
         if space.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        self.poll_plain(cx, false, |_, fill| fill(space)).map_ok(Option::unwrap_or_default)
+        let came = if self.session.facts.kernel_rx() {
+            self.poll_kernel(false, |half| Pin::new(&mut half.read_slice(space)).poll(cx).map_ok(some))
+        } else {
+            self.poll_plain(cx, false, |_, fill| fill(space))
+        };
+        came.map_ok(Option::unwrap_or_default)
     }
 
     /// The one way to read: `into` says where plaintext goes, and is called only when there may be some.
@@ -177,6 +215,60 @@ impl TlsReadHalf {
                 None if idle => return Poll::Ready(Ok(None)),
                 None => self.over = Some(End::Failed(TlsError::Truncated)),
             }
+        }
+    }
+
+    /// The same where the kernel decrypts: what is received is data.
+    fn poll_kernel<T>(
+        &mut self,
+        idle: bool,
+        mut receive: impl FnMut(&mut ReadHalf) -> Poll<io::Result<Option<T>>>,
+    ) -> Poll<io::Result<Option<T>>> {
+        loop {
+            if let Some(result) = self.told_end() {
+                return Poll::Ready(result);
+            }
+            match ready!(receive(&mut self.half)) {
+                Ok(Some(data)) => return Poll::Ready(Ok(Some(data))),
+                // A drain, or a FIN where nothing was under way.
+                Ok(None) if idle => return Poll::Ready(Ok(None)),
+                Ok(None) => self.over = Some(End::Failed(TlsError::Truncated)),
+                Err(error) => self.met(error)?,
+            }
+        }
+    }
+
+    /// A recv of a kernel that decrypts has failed: at a record that is no data, or because there is none to be had. `Err`:
+    /// that is no affair of TLS.
+    #[cold]
+    fn met(&mut self, error: io::Error) -> io::Result<()> {
+        if !is_record_ahead(&error) {
+            let failed = kernel_error(&error).ok_or(error)?;
+            self.over = Some(End::Failed(self.session.fail(failed)));
+            return Ok(());
+        }
+        // A record is no longer than that.
+        let mut record = vec![0; 16 * 1024];
+        let (kind, n) = match self.half.take_record(&mut record) {
+            Ok(taken) => taken,
+            // The edge was for less than a record.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        match self.session.record(kind, &record[..n]) {
+            Next::More | Next::Receive => {}
+            Next::Closed => self.over = Some(End::Clean),
+            Next::Failed(error) => self.over = Some(End::Failed(error)),
+        }
+        Ok(())
+    }
+
+    /// How the input ended, once it has.
+    fn told_end<T>(&self) -> Option<io::Result<Option<T>>> {
+        match &self.over {
+            None => None,
+            Some(End::Clean) => Some(Ok(None)),
+            Some(End::Failed(error)) => Some(Err(error.clone().into())),
         }
     }
 
@@ -213,17 +305,18 @@ impl TlsReadHalf {
                 return Some(Ok(Some(value)));
             }
         }
-        match &self.over {
-            None => None,
-            Some(End::Clean) => Some(Ok(None)),
-            Some(End::Failed(error)) => Some(Err(error.clone().into())),
-        }
+        self.told_end()
     }
 
     /// Has the peer said that nothing more comes (close_notify)? False also after a cut: see [`TlsError::Truncated`].
     pub fn is_closed_by_peer(&self) -> bool {
         matches!(self.over, Some(End::Clean))
     }
+}
+
+/// Nothing is the peer's FIN.
+fn some(n: usize) -> Option<usize> {
+    (n > 0).then_some(n)
 }
 
 /// What a session's halves and the whole have in common with connections.

@@ -107,6 +107,7 @@ impl ServerBuilder {
             role: Role::Server { context, tickets },
             handshake_timeout: self.common.handshake_timeout,
             max_handshakes: self.common.max_handshakes,
+            ktls: self.common.ktls,
         })
     }
 }

@@ -11,6 +11,9 @@
 use crate::error::{TlsError, session_words};
 use crate::facts::TlsFacts;
 use crate::ffi;
+use crate::ktls::records::{self, Meaning};
+use crate::ktls::{ALERT, CLOSE_NOTIFY, Kernel, heard};
+use crate::options::TlsVersion;
 use crate::wire::Wire;
 use boring::ssl::{ErrorCode, SslStream};
 use epoxide::RecvBuf;
@@ -36,6 +39,10 @@ pub(crate) struct Core {
     failed: Option<TlsError>,
     /// This side has sent its close_notify: nothing more is encrypted.
     ended: bool,
+    /// The peer has asked for keys that the kernel does not take.
+    refused_keys: bool,
+    /// A file is on its way, encrypted here: an end now would make a part of it look whole.
+    file: bool,
 }
 
 /// How a look for plaintext ended.
@@ -66,9 +73,13 @@ impl fmt::Debug for Session {
 
 impl Session {
     /// A session whose handshake is done.
-    pub(crate) fn new(stream: SslStream<Wire>, queue: Queue) -> Arc<Self> {
-        let facts = TlsFacts::of(stream.ssl());
-        let core = Mutex::new(Core { stream, failed: None, ended: false });
+    /// `kernel`: which keys the kernel has.
+    pub(crate) fn new(mut stream: SslStream<Wire>, queue: Queue, kernel: Kernel) -> Arc<Self> {
+        let facts = TlsFacts::of(stream.ssl(), kernel);
+        if kernel.tx {
+            stream.get_mut().leave_to_kernel();
+        }
+        let core = Mutex::new(Core { stream, failed: None, ended: false, refused_keys: false, file: false });
         let session = Arc::new(Self { core, queue, facts });
         let layer: Weak<dyn Layer> = Arc::downgrade(&session) as Weak<dyn Layer>;
         session.queue.install(layer);
@@ -86,6 +97,16 @@ impl Session {
         if wrote {
             self.queue.kick();
         }
+    }
+
+    /// A file is on its way, or no longer. Meanwhile a close sends a FIN without a close_notify, which is a cut.
+    pub(crate) fn set_file(&self, under_way: bool) {
+        self.lock().file = under_way;
+    }
+
+    /// Something was appended: it goes out.
+    pub(crate) fn kick(&self) {
+        self.queue.kick();
     }
 
     /// Decrypts into `space`, of `input` if it is given and of what was received before. How many bytes, and what next.
@@ -107,6 +128,7 @@ impl Session {
                 Err(end) => next = end,
             }
         }
+        core.answer();
         self.unlock(core);
         // What ended it is told again at the next look, once these bytes are delivered.
         if n > 0 && !matches!(next, Next::Receive) { (n, Next::More) } else { (n, next) }
@@ -123,11 +145,40 @@ impl Session {
         Ok(())
     }
 
+    /// A record that is no data, from a kernel that decrypts.
+    pub(crate) fn record(&self, kind: u8, body: &[u8]) -> Next {
+        let mut core = self.lock();
+        let tls13 = self.facts.version() == TlsVersion::V1_3;
+        let next = core.record(tls13, kind, body);
+        self.unlock(core);
+        next
+    }
+
+    /// The kernel has met what is no record of this session: that is the end both ways.
+    pub(crate) fn fail(&self, error: TlsError) -> TlsError {
+        self.lock().fail(error)
+    }
+
+    /// Staged plaintext goes to the kernel: `append` moves it into the queue, within the lock, and says whether it was taken;
+    /// the caller kicks.
+    pub(crate) fn leave_to_kernel(&self, append: impl FnOnce() -> bool) -> Result<(), Unsent> {
+        let core = self.lock();
+        match core.unsent() {
+            Some(unsent) => Err(unsent),
+            None if append() => Ok(()),
+            None => Err(Unsent::Closed),
+        }
+    }
+
     /// Renews this side's keys, behind what is encrypted; `ask`: the peer is to renew its own. TLS 1.3 only.
     pub(crate) fn update_keys(&self, ask: bool) -> Result<(), Unsent> {
         let mut core = self.lock();
         if let Some(unsent) = core.unsent() {
             return Err(unsent);
+        }
+        if core.stream.get_ref().is_kernel() {
+            let reason = "the kernel makes this session's records, and keeps the keys that it has".to_owned();
+            return Err(Unsent::Failed(TlsError::Encrypt { reason }));
         }
         if !ffi::update_keys(core.stream.ssl_mut(), ask) {
             let reason = "keys are updated in TLS 1.3 only".to_owned();
@@ -156,6 +207,10 @@ impl Core {
         if let Some(unsent) = self.unsent() {
             return Err(unsent);
         }
+        if self.stream.get_ref().is_kernel() {
+            self.stream.get_mut().plain(plain);
+            plain = &[];
+        }
         while !plain.is_empty() {
             match self.stream.ssl_write(plain) {
                 Ok(n) => plain = &plain[n..],
@@ -172,8 +227,61 @@ impl Core {
     fn unsent(&self) -> Option<Unsent> {
         match &self.failed {
             Some(error) => Some(Unsent::Failed(error.clone())),
+            None if self.refused_keys => Some(Unsent::Failed(TlsError::KeyUpdate)),
             None if self.ended || self.stream.get_ref().is_refused() => Some(Unsent::Closed),
             None => None,
+        }
+    }
+
+    /// With the keys in the kernel: says there what BoringSSL has just said, or would have.
+    fn answer(&mut self) {
+        if !self.stream.get_ref().is_kernel() {
+            return;
+        }
+        let (alert, wants_keys) = (heard::take_alert(self.stream.ssl()), heard::take_wants_keys(self.stream.ssl()));
+        if let Some(alert) = alert.filter(|_| !self.ended) {
+            self.ended = true;
+            self.stream.get_mut().record(ALERT, &alert);
+        }
+        if wants_keys {
+            self.refuse_keys();
+        }
+    }
+
+    /// The peer has asked for keys that the kernel does not take. Data under the old ones would break the protocol; an alert
+    /// may still be sent.
+    fn refuse_keys(&mut self) {
+        if self.unsent().is_none() {
+            self.refused_keys = true;
+            self.end();
+        }
+    }
+
+    fn record(&mut self, tls13: bool, kind: u8, body: &[u8]) -> Next {
+        match records::meaning(self.stream.ssl_mut(), tls13, kind, body) {
+            Meaning::Nothing => Next::More,
+            Meaning::End => Next::Closed,
+            Meaning::NewKeys => {
+                self.refuse_keys();
+                Next::Failed(TlsError::KeyUpdate)
+            }
+            Meaning::Over(error, alert) => {
+                if let Some(alert) = alert.filter(|_| !self.ended) {
+                    self.ended = true;
+                    self.stream.get_mut().record(ALERT, &[2, alert]);
+                }
+                Next::Failed(self.fail(error))
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        if self.stream.get_ref().is_kernel() {
+            self.stream.get_mut().record(ALERT, &CLOSE_NOTIFY);
+        } else {
+            // Its failure has no one to be told to: the FIN follows, and the peer sees a truncation.
+            let _ = self.stream.shutdown();
         }
     }
 
@@ -194,12 +302,14 @@ impl Layer for Session {
 
     fn before_fin(&self) {
         let mut core = self.lock();
-        if core.unsent().is_none() {
-            core.ended = true;
-            // Its failure has no one to be told to: the FIN follows, and the peer sees a truncation.
-            let _ = core.stream.shutdown();
+        if core.unsent().is_none() && !core.file {
+            core.end();
         }
         self.unlock(core);
+    }
+
+    fn is_over(&self) -> bool {
+        self.lock().unsent().is_some()
     }
 }
 

@@ -1,8 +1,12 @@
 //! What BoringSSL reads from and writes to: received ciphertext, and the connection's outgoing queue.
 //!
+//! Once the kernel makes the records (`kernel`), plaintext and records that are no data go into the queue, and what BoringSSL
+//! writes goes nowhere: its keys are stale.
+//!
 //! State: the ciphertext received last. Who touches it: whoever holds the session lock. Laws: 14 (a record is appended to
 //! the queue by the very call that encrypted it), 16 (ciphertext that waits is one pooled block at most).
 
+use bytes::Bytes;
 use epoxide::RecvBuf;
 use epoxide::layer::Queue;
 use std::io::{self, Read, Write};
@@ -16,11 +20,43 @@ pub(crate) struct Wire {
     wrote: bool,
     /// The connection takes nothing more: what was written since is gone.
     refused: bool,
+    /// The kernel makes the records.
+    kernel: bool,
 }
 
 impl Wire {
     pub(crate) fn new(queue: Queue) -> Self {
-        Self { input: None, queue, wrote: false, refused: false }
+        Self { input: None, queue, wrote: false, refused: false, kernel: false }
+    }
+
+    /// From now on the kernel makes the records.
+    pub(crate) fn leave_to_kernel(&mut self) {
+        self.kernel = true;
+    }
+
+    pub(crate) fn is_kernel(&self) -> bool {
+        self.kernel
+    }
+
+    /// Data, for the kernel to make records of.
+    pub(crate) fn plain(&mut self, data: &[u8]) {
+        let taken = self.queue.append(data);
+        self.note(taken);
+    }
+
+    /// A record of another kind, for the kernel to make.
+    pub(crate) fn record(&mut self, kind: u8, body: &[u8]) {
+        let taken = self.queue.append_record(kind, Bytes::copy_from_slice(body));
+        self.note(taken);
+    }
+
+    /// Something was appended, or refused.
+    pub(crate) fn note(&mut self, taken: bool) {
+        if taken {
+            self.wrote = true;
+        } else {
+            self.refused = true;
+        }
     }
 
     /// Received bytes, to be read next. What was there before was read to its end.
@@ -62,10 +98,8 @@ impl Read for Wire {
 impl Write for Wire {
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         // Taken either way: an error here would be BoringSSL's for ever, and hide why the connection ended.
-        if self.queue.append(record) {
-            self.wrote = true;
-        } else {
-            self.refused = true;
+        if !self.kernel {
+            self.plain(record);
         }
         Ok(record.len())
     }

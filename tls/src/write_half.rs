@@ -48,7 +48,7 @@ impl TlsWriteHalf {
         &self.half
     }
 
-    fn half_mut(&mut self) -> &mut WriteHalf {
+    pub(crate) fn half_mut(&mut self) -> &mut WriteHalf {
         &mut self.half
     }
 
@@ -212,7 +212,23 @@ impl TlsWriteHalf {
         self.half.room()
     }
 
+    /// Cuts the connection: it must not look whole.
+    pub(crate) fn cut(&mut self) {
+        self.half.cut();
+    }
+
+    /// What is staged is the kernel's to make records of, and goes out.
+    pub(crate) fn queue_for_kernel(&mut self) -> io::Result<()> {
+        self.encrypt_staged()?;
+        self.session.kick();
+        Ok(())
+    }
+
     fn encrypt_staged(&mut self) -> io::Result<()> {
+        if self.session.facts.kernel_tx() {
+            let half = &mut self.half;
+            return self.session.leave_to_kernel(|| half.queue_staged()).map_err(|unsent| self.why_unsent(unsent));
+        }
         let session = &self.session;
         let mut unsent = None;
         let drained = self.half.drain_staged(|piece| {

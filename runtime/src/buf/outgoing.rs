@@ -60,6 +60,8 @@ enum Piece {
     /// A tail of earlier.
     Own(Box<Tail>),
     Bytes(Bytes),
+    /// A record of kernel TLS that is no data: goes out alone, with its kind.
+    Record(u8, Bytes),
 }
 
 /// How far a [`send`](Outgoing::send) came.
@@ -91,14 +93,14 @@ impl Piece {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Own(tail) => tail.left(),
-            Self::Bytes(bytes) => bytes,
+            Self::Bytes(bytes) | Self::Record(_, bytes) => bytes,
         }
     }
 
     fn advance(&mut self, n: usize) {
         match self {
             Self::Own(tail) => tail.start += n,
-            Self::Bytes(bytes) => drop(bytes.split_to(n)),
+            Self::Bytes(bytes) | Self::Record(_, bytes) => drop(bytes.split_to(n)),
         }
     }
 }
@@ -135,13 +137,22 @@ impl Outgoing {
 
     /// Appends `bytes` without a copy.
     pub(crate) fn stage_bytes(&mut self, bytes: Bytes) {
-        if bytes.is_empty() {
-            return;
+        if !bytes.is_empty() {
+            self.push(bytes.len(), Piece::Bytes(bytes));
         }
+    }
+
+    /// Appends a record of the given kind, which has a body, for a socket whose TLS the kernel does.
+    pub(crate) fn stage_record(&mut self, kind: u8, body: Bytes) {
+        debug_assert!(!body.is_empty(), "no piece is empty");
+        self.push(body.len(), Piece::Record(kind, body));
+    }
+
+    fn push(&mut self, len: usize, piece: Piece) {
         self.close_tail();
         let front = self.front.get_or_insert_default();
-        front.bytes += bytes.len();
-        front.queue.push_back(Piece::Bytes(bytes));
+        front.bytes += len;
+        front.queue.push_back(piece);
     }
 
     /// The tail, to append to. What it holds already, partly sent bytes perhaps, must stay as it is.
@@ -273,11 +284,15 @@ impl Outgoing {
         }
     }
 
-    /// One sendmsg of the first `N` pieces, the tail among them, and of at most `room` bytes.
+    /// One sendmsg of the first `N` pieces, the tail among them, and of at most `room` bytes. A record goes alone.
     fn send_pieces<const N: usize>(&self, fd: BorrowedFd<'_>, mut room: usize) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); N];
         let mut used = 0;
-        for piece in self.pieces().take(N) {
+        let record = self.first_record(N);
+        if let Some((0, kind, body)) = record {
+            return sys::ktls::send_record(fd, kind, body);
+        }
+        for piece in self.pieces().take(record.map_or(N, |(at, ..)| at)) {
             let piece = &piece[..piece.len().min(room)];
             if piece.is_empty() {
                 // The room is used up.
@@ -288,6 +303,15 @@ impl Outgoing {
             room -= piece.len();
         }
         sys::io::send_vectored(fd, &slices[..used])
+    }
+
+    /// The first record among the first `n` pieces: which piece it is, its kind and body.
+    fn first_record(&self, n: usize) -> Option<(usize, u8, &[u8])> {
+        let pieces = self.front.iter().flat_map(|front| front.queue.iter()).take(n).enumerate();
+        pieces.into_iter().find_map(|(at, piece)| match piece {
+            Piece::Record(kind, body) => Some((at, *kind, &**body)),
+            Piece::Own(_) | Piece::Bytes(_) => None,
+        })
     }
 
     /// Takes what the kernel took off the front, or says how the sending ends.

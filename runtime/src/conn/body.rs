@@ -68,6 +68,8 @@ pub(crate) mod ends {
     }
     /// A layer (TLS) is told before the FIN.
     pub(crate) const LAYERED: u32 = 1024;
+    /// The kernel decrypts: a recv that fails with EIO has met a record that is no data.
+    pub(crate) const RECORDS: u32 = 2048;
     /// An edge said that the peer sends nothing more.
     pub(crate) const PEER_HALF: u32 = 128;
     /// An edge said that the connection is broken, or over both ways.

@@ -7,19 +7,27 @@
 //! Who encodes holds its own lock over encoding AND [`Queue::append`], and releases it before [`Queue::kick`]: then the
 //! order of the queue is the order of the encoding, and nobody sends under the lock.
 
-use crate::buf::RecvBuf;
+use crate::buf::{Outgoing, RecvBuf};
 use crate::conn::body::{Body, ends};
 use crate::conn::connection::Connection;
 use crate::conn::drive;
+use crate::conn::ending;
 use crate::conn::flush_word::Kick;
 use crate::conn::read_half::ReadHalf;
 use crate::conn::read_ops::tail_of;
+use crate::conn::read_word::Mark;
 use crate::conn::write_half::WriteHalf;
+use crate::error::CloseReason;
 use crate::exec::local;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
+use crate::sys;
+use crate::sys::errno;
+use crate::sys::ktls::KernelKeys;
+use bytes::Bytes;
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
@@ -31,6 +39,9 @@ pub trait Layer: Send + Sync + 'static {
 
     /// The FIN is about to be queued: the layer's own end goes before it. May be called more than once, on any thread.
     fn before_fin(&self);
+
+    /// Has the layer ended or failed? Then nothing may follow what it sent last. Any thread.
+    fn is_over(&self) -> bool;
 }
 
 /// The outgoing queue of a connection, for its layer. Cheap to clone.
@@ -61,15 +72,48 @@ impl Queue {
 
     /// Appends encoded bytes, under the layer's lock. False: nothing is sent any more, and they are not taken.
     pub fn append(&self, record: &[u8]) -> bool {
+        self.append_with(record.len(), |out| out.stage(record))
+    }
+
+    /// The same for a record that is no data (21 alert, 22 handshake), once the kernel makes the records.
+    pub fn append_record(&self, kind: u8, body: Bytes) -> bool {
+        self.append_with(body.len(), |out| out.stage_record(kind, body))
+    }
+
+    /// Hands the keys to the kernel: from now on it makes records of what is sent. Everything appended before must be
+    /// out ([`WriteHalf::poll_queue`]).
+    ///
+    /// # Errors
+    /// Those of setsockopt(2): the socket stays as it was.
+    pub fn install_tx(&self, keys: &KernelKeys<'_>) -> io::Result<()> {
+        let fd = self.body.as_fd();
+        sys::ktls::attach(fd)?;
+        sys::ktls::install_tx(fd, keys)
+    }
+
+    /// The same for what is received: [`ReadHalf`] then gives plaintext, and [`is_record_ahead`] says that its
+    /// [`take_record`](ReadHalf::take_record) is due. Nothing may have been received beyond the last record of the handshake.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2): the socket stays as it was.
+    pub fn install_rx(&self, keys: &KernelKeys<'_>) -> io::Result<()> {
+        sys::ktls::install_rx(self.body.as_fd(), keys)?;
+        self.body.ends.fetch_or(ends::RECORDS, Ordering::AcqRel);
+        // Law 2: a short recv proves nothing any more.
+        self.body.signal_reader(Mark::Sticky);
+        Ok(())
+    }
+
+    fn append_with(&self, len: usize, stage: impl FnOnce(&mut Outgoing)) -> bool {
         let body = &*self.body;
         let mut slow = lock(&body.slow);
         // Looked at under the mutex: a closer frees the queue after it has said so, and the kick looks again.
         if body.flush.is_closed() || body.flush.has_fin() {
             return false;
         }
-        body.queued.fetch_add(record.len(), Ordering::Relaxed);
-        slow.end = slow.end.max(body.accepted.load(Ordering::Relaxed)) + record.len() as u64;
-        slow.out.stage(record);
+        body.queued.fetch_add(len, Ordering::Relaxed);
+        slow.end = slow.end.max(body.accepted.load(Ordering::Relaxed)) + len as u64;
+        stage(&mut slow.out);
         true
     }
 
@@ -102,6 +146,26 @@ impl WriteHalf {
         result
     }
 
+    /// For the layer, under its lock: everything staged moves into the queue as it is, without a copy, for the kernel to
+    /// make records of. False: nothing is sent any more, and it is forgotten.
+    #[doc(hidden)]
+    pub fn queue_staged(&mut self) -> bool {
+        self.trim();
+        self.room = 0;
+        if self.body.flush.is_closed() || self.body.flush.has_fin() {
+            self.staged.clear();
+            return false;
+        }
+        self.body.append(&mut self.staged);
+        true
+    }
+
+    /// For the layer: cuts the connection, which must not look whole ([`CloseReason::Aborted`]).
+    #[doc(hidden)]
+    pub fn cut(&mut self) {
+        ending::reset(&self.body, CloseReason::Aborted);
+    }
+
     /// For the layer: waits until everything queued is in the kernel. After an append, of so many bytes, it first sends, or
     /// makes sure that somebody does.
     ///
@@ -125,6 +189,12 @@ impl ReadHalf {
         Ok(block.commit(n))
     }
 
+    /// For the layer: bytes that such a block holds.
+    #[doc(hidden)]
+    pub fn block_len(&self) -> usize {
+        self.pool.size()
+    }
+
     /// For the layer: the same behind the bytes of `buf`, which grows as in [`read_more`](Self::read_more).
     ///
     /// # Errors
@@ -136,11 +206,53 @@ impl ReadHalf {
         Ok(n)
     }
 
+    /// For the layer: takes the record that a read has met ([`is_record_ahead`]). Its kind, and how many bytes of it `space`
+    /// holds; 16 KiB hold any.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when none is there; else why the connection ended.
+    #[doc(hidden)]
+    pub fn take_record(&mut self, space: &mut [u8]) -> io::Result<(u8, usize)> {
+        let result = sys::ktls::recv_record(self.body.as_fd(), space);
+        if let Err(error) = &result
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
+            self.body.end(CloseReason::from_io("recvmsg", error));
+        }
+        result
+    }
+
     /// For the layer: what was received so far (a handshake) was no request, so a drain still lets the first one in.
     #[doc(hidden)]
     pub fn begin_requests(&mut self) {
         self.fresh = true;
     }
+}
+
+/// Did a recv stop before a record that is no data?
+pub(crate) fn is_before_record(body: &Body, error: &io::Error) -> bool {
+    error.raw_os_error() == Some(errno::EIO) && body.has_ended(ends::RECORDS)
+}
+
+#[derive(Debug)]
+struct RecordAhead;
+
+impl fmt::Display for RecordAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a TLS record that is no data is to be taken first")
+    }
+}
+
+impl std::error::Error for RecordAhead {}
+
+#[cold]
+pub(crate) fn record_ahead() -> io::Error {
+    io::Error::other(RecordAhead)
+}
+
+/// Does this error of a read say that a record is to be taken first?
+pub fn is_record_ahead(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<RecordAhead>())
 }
 
 /// Takes one of the `limit` expensive steps that a reactor makes in one pass. False: the next pass has new ones; the

@@ -8,6 +8,7 @@ use crate::buf::{BufPool, RecvBuf};
 use crate::conn::body::{Body, ends};
 use crate::conn::deadline;
 use crate::conn::ending::Held;
+use crate::conn::layer;
 use crate::conn::probe::Probe;
 use crate::conn::read_word::{Look, Waiter};
 use crate::error::{Clock, CloseReason};
@@ -322,6 +323,10 @@ impl ReadHalf {
             return Some(Err(error));
         }
         body.home.count(Count::Reads, 1);
+        if layer::is_before_record(body, &error) {
+            self.more = true;
+            return Some(Err(layer::record_ahead()));
+        }
         if error.kind() == io::ErrorKind::WouldBlock {
             body.home.count(Count::Eagain, 1);
             if self.probe.missed() {

@@ -18,7 +18,7 @@
 //! ```
 
 use crate::conn::body::{Body, Slow};
-use crate::conn::drive::{leave_closed, left_idle};
+use crate::conn::drive::{self, Batch, Drive, leave_closed};
 use crate::conn::ending;
 use crate::conn::flush_word::Leave;
 use crate::conn::write_half::WriteHalf;
@@ -61,7 +61,7 @@ impl WriteHalf {
     /// `send_timeout`, it counts as a peer that takes nothing.
     pub fn send_file(&mut self, file: impl Into<Arc<OwnedFd>>, range: impl RangeBounds<u64>) -> SendFile<'_> {
         let file = file.into();
-        let (at, end, refused) = match check(&file, &range) {
+        let (at, end, refused) = match check_range(&file, &range) {
             Ok((at, end)) => (at, end, None),
             Err(error) => (0, 0, Some(error)),
         };
@@ -70,7 +70,10 @@ impl WriteHalf {
 }
 
 /// The range in bytes, if there is such a range of such a file.
-fn check(file: &OwnedFd, range: &impl RangeBounds<u64>) -> io::Result<(u64, u64)> {
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] if there is not.
+pub fn check_range(file: &OwnedFd, range: &impl RangeBounds<u64>) -> io::Result<(u64, u64)> {
     let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
     let Some(size) = sys::file::regular_size(file.as_fd())? else {
         return Err(wrong("send_file: not a regular file: sendfile(2) needs one that can be mapped".to_owned()));
@@ -132,6 +135,11 @@ impl Future for SendFile<'_> {
                         // Closed, or the FIN was asked for: nothing else can hold it, the half is borrowed.
                         return Poll::Ready(Err(this.half.refusal()));
                     }
+                    if this.half.body.layer().is_some_and(|layer| layer.is_over()) {
+                        // Asked with the flush in hand: an end that comes later goes out behind the file.
+                        finish(&this.half.body);
+                        return Poll::Ready(Err(this.half.refusal()));
+                    }
                     lock(&this.half.body.slow).lent = true;
                     this.state = State::Sending;
                 }
@@ -185,7 +193,8 @@ impl SendFile<'_> {
             let leave = match turn {
                 Turn::Finished => {
                     lock(&body.slow).lent = false;
-                    body.flush.finish()
+                    self.state = State::Done;
+                    return Poll::Ready(if finish(body) { Ok(()) } else { Err(self.half.refusal()) });
                 }
                 Turn::Blocked => {
                     body.home.count(Count::SendEagain, 1);
@@ -203,11 +212,6 @@ impl SendFile<'_> {
                 }
             };
             match (leave, turn) {
-                (Leave::Left { fin }, Turn::Finished) => {
-                    self.state = State::Done;
-                    left_idle(body, fin);
-                    return Poll::Ready(Ok(()));
-                }
                 (Leave::Left { .. }, Turn::Budget) => {
                     self.state = State::Waiting;
                     // To the back of whatever queue this is polled from.
@@ -239,6 +243,7 @@ impl SendFile<'_> {
             let piece = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(PIECE).min(*left);
             let result = sys::file::sendfile(body.as_fd(), self.file.as_fd(), self.at, piece);
             body.home.count(Count::Sends, 1);
+            body.home.count(Count::Sendfiles, 1);
             match result {
                 Ok(0) => return Turn::Truncated,
                 Ok(n) => {
@@ -316,18 +321,12 @@ fn give_back(body: &Body) {
     }
 }
 
-/// The owner of an empty queue leaves.
-fn finish(body: &Body) {
-    loop {
-        match body.flush.finish() {
-            Leave::Left { fin } => {
-                left_idle(body, fin);
-                return;
-            }
-            Leave::Again => {}
-            Leave::Closed => return leave_closed(body),
-        }
-    }
+/// The owner is done with the file, and leaves: what a layer (TLS) has queued meanwhile, its end perhaps, goes out behind
+/// it. False: the connection is closed.
+fn finish(body: &Body) -> bool {
+    let mut queued = lock(&body.slow).out.take();
+    let budget = body.home.config.flush_budget;
+    drive::drive(body, Batch { bytes: &mut queued, counted: true }, budget, None) != Drive::Closed
 }
 
 /// Reactor, with the flush in its hands, which is lent: the future goes on with it.

@@ -3,7 +3,7 @@
 //! The flush word is the real one; the future's steps and the reactor's are written out again over a socket of atomics.
 //! State: the model's. Thread class: loom's. Laws 3, 6, 12.
 
-use crate::conn::flush_word::{Close, FlushWord, Leave};
+use crate::conn::flush_word::{Close, FlushWord, Kick, Leave};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -15,11 +15,15 @@ enum Twin {
     BlockBeforeWaiter,
     NoSecondLook,
     HandOverUnlocked,
+    /// Done with the file, the owner leaves without a look at the queue.
+    ForgetsQueue,
 }
 
 struct Slow {
     lent: bool,
     waiter: Option<usize>,
+    /// Records that a layer has queued.
+    queued: usize,
 }
 
 struct Model {
@@ -29,6 +33,8 @@ struct Model {
     room: AtomicUsize,
     /// The waker of each poll.
     woken: [AtomicBool; 3],
+    /// Records of the layer that went out.
+    records: AtomicUsize,
 }
 
 /// How a poll ended.
@@ -45,9 +51,10 @@ impl Model {
         let model = Self {
             twin,
             word: FlushWord::new(),
-            slow: Mutex::new(Slow { lent: true, waiter: None }),
+            slow: Mutex::new(Slow { lent: true, waiter: None, queued: 0 }),
             room: AtomicUsize::new(0),
             woken: std::array::from_fn(|_| AtomicBool::new(false)),
+            records: AtomicUsize::new(0),
         };
         assert!(model.word.claim());
         Arc::new(model)
@@ -67,10 +74,11 @@ impl Model {
     fn send(&self, waker: usize) -> Polled {
         loop {
             let sent = self.room.load(Ordering::Relaxed) > 0;
-            let leave = if sent {
+            if sent {
                 self.slow.lock().unwrap().lent = false;
-                self.word.finish()
-            } else if self.twin == Twin::BlockBeforeWaiter {
+                return self.finish();
+            }
+            let leave = if self.twin == Twin::BlockBeforeWaiter {
                 let leave = self.word.block();
                 self.set_waiter(waker);
                 leave
@@ -79,7 +87,6 @@ impl Model {
                 self.word.block()
             };
             match leave {
-                Leave::Left { .. } if sent => return Polled::Ready,
                 Leave::Left { .. } => return Polled::Pending,
                 Leave::Again => {}
                 Leave::Closed => {
@@ -112,17 +119,33 @@ impl Model {
         let owned = self.word.serve_owed();
         drop(slow);
         if owned {
-            self.finish();
+            let _ = self.finish();
         }
     }
 
-    fn finish(&self) {
+    /// `drive` of what a layer has queued.
+    fn finish(&self) -> Polled {
         loop {
-            match self.word.finish() {
-                Leave::Left { .. } => return,
-                Leave::Again => {}
-                Leave::Closed => return self.leave_closed(),
+            if self.twin != Twin::ForgetsQueue {
+                let queued = std::mem::take(&mut self.slow.lock().unwrap().queued);
+                self.records.fetch_add(queued, Ordering::Relaxed);
             }
+            match self.word.finish() {
+                Leave::Left { .. } => return Polled::Ready,
+                Leave::Again => {}
+                Leave::Closed => {
+                    self.leave_closed();
+                    return Polled::Closed;
+                }
+            }
+        }
+    }
+
+    /// A layer queues its end.
+    fn append(&self) {
+        self.slow.lock().unwrap().queued += 1;
+        if self.word.kick() == Kick::Own {
+            let _ = self.finish();
         }
     }
 
@@ -135,7 +158,7 @@ impl Model {
         let slow = self.slow.lock().unwrap();
         if !slow.lent {
             drop(slow);
-            self.finish();
+            let _ = self.finish();
             return self.wake_writer();
         }
         let leave = if self.twin == Twin::HandOverUnlocked {
@@ -233,4 +256,33 @@ fn loom_send_file_dropped_at_the_edge() {
 #[should_panic(expected = "the word is stuck")]
 fn loom_twin_send_file_handed_over_without_the_mutex() {
     drops(Twin::HandOverUnlocked);
+}
+
+/// A layer queues its end while the file is on its way: it goes out behind it, and nobody leaves it behind.
+fn ends(twin: Twin) {
+    loom::model(move || {
+        let model = Model::new(twin);
+        let (reactor, layer) = (model.clone(), model.clone());
+        let reactor = thread::spawn(move || reactor.edge());
+        let layer = thread::spawn(move || layer.append());
+        let polled = model.send(0);
+        reactor.join().unwrap();
+        layer.join().unwrap();
+        if polled == Polled::Pending {
+            assert_eq!(model.poll_again(1), Polled::Ready);
+        }
+        assert!(model.word.is_idle(), "the word is stuck");
+        assert_eq!(model.records.load(Ordering::Relaxed), 1, "the end stays in the queue");
+    });
+}
+
+#[test]
+fn loom_send_file_lets_a_layers_end_follow() {
+    ends(Twin::Right);
+}
+
+#[test]
+#[should_panic(expected = "stays in the queue")]
+fn loom_twin_send_file_forgets_the_queue() {
+    ends(Twin::ForgetsQueue);
 }

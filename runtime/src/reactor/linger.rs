@@ -6,6 +6,7 @@
 use super::Reactor;
 use crate::conn::body::{Body, ends};
 use crate::conn::ending;
+use crate::conn::layer;
 use crate::error::CloseReason;
 use crate::exec::home::Msg;
 use crate::exec::{local, run};
@@ -150,6 +151,12 @@ fn discard(body: &Body, linger: &mut Linger) -> bool {
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) if layer::is_before_record(body, &error) => {
+                // Taken, so that the close does not send RST over it; most likely it is the peer's end (law 6).
+                let _ = sys::ktls::recv_record(body.as_fd(), fill.space());
+                linger.input_over = true;
+                return false;
+            }
             Err(error) => {
                 body.end(CloseReason::from_io("recv", &error));
                 linger.input_over = true;

@@ -14,6 +14,7 @@
 //! | [`eventfd`] | `eventfd2`, and its `read` and `write` |
 //! | [`mod@file`] | `sendfile`, `fstat`, and `pthread_sigmask`, `sigtimedwait`, `sigpending` around it |
 //! | [`io`] | `recv`, `send`, `sendmsg` |
+//! | [`ktls`] | `setsockopt(TCP_ULP, TLS_TX, TLS_RX)`, `sendmsg` and `recvmsg` with a record type |
 //! | [`socket`] | `socket`, `bind`, `listen`, `accept4`, `connect`, `shutdown`, `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `ioctl(SIOCOUTQ)`, `fcntl(F_GETFL, F_SETFL)` |
 //! | [`affinity`] | `sched_getaffinity`, `sched_setaffinity` |
 //! | [`limits`] | `getrlimit`, `setrlimit` |
@@ -24,7 +25,7 @@
 //! | [`error`] | none: the error that names the step and keeps the errno |
 //!
 //! Files that need `unsafe` opt in at their top and give a SAFETY comment per block:
-//! `chaos/look.rs`, `file.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
+//! `chaos/look.rs`, `file.rs`, `ktls.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
 
 use std::io as std_io;
 use std::time::Duration;
@@ -41,6 +42,7 @@ pub(crate) mod error;
 pub(crate) mod eventfd;
 pub(crate) mod file;
 pub(crate) mod io;
+pub(crate) mod ktls;
 pub(crate) mod limits;
 pub(crate) mod signal;
 pub(crate) mod socket;

@@ -4,6 +4,7 @@
 
 use clap::Parser;
 use epoxide_samples::https;
+use epoxide_tls::Ktls;
 use std::io;
 
 #[derive(Parser, Debug)]
@@ -14,5 +15,5 @@ struct Args {
 }
 
 fn main() -> io::Result<()> {
-    https::run_answering("tls", &Args::parse().common, https::answer_all)
+    https::run_answering("tls", &Args::parse().common, Ktls::Off, https::answer_all)
 }

@@ -3,6 +3,7 @@
 use clap::Parser;
 use epoxide_pipes::Duplex;
 use epoxide_samples::{http_pipe, https};
+use epoxide_tls::Ktls;
 use std::io;
 
 #[derive(Parser, Debug)]
@@ -13,7 +14,7 @@ struct Args {
 }
 
 fn main() -> io::Result<()> {
-    https::run_answering("tls_pipes", &Args::parse().common, |conn, answer| {
+    https::run_answering("tls_pipes", &Args::parse().common, Ktls::Off, |conn, answer| {
         http_pipe::answer_all(Duplex::new(conn), answer)
     })
 }

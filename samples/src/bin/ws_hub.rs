@@ -22,7 +22,7 @@ use tungstenite::Message;
 struct Args {
     #[command(flatten)]
     server: ServerArgs,
-    /// Only pages of this origin may connect, e.g. https://example.org; programs that are no browsers may as well.
+    /// Only pages of this origin may connect, e.g. `https://example.org`; programs that are no browsers may as well.
     #[arg(long)]
     origin: Option<String>,
     /// Seconds between two pings; a member that answers none for two of them is let go.

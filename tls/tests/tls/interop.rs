@@ -6,17 +6,18 @@ use crate::client::{GET, HANG};
 use crate::ours::ask_once;
 use crate::servers::{World, answer_requests, serve};
 use epoxide_tests_e2e::{Case, wait_until};
-use epoxide_tls::{ClientAuth, Host, Pem, TlsConfig};
+use epoxide_tls::{ClientAuth, Host, Ktls, Pem, TlsConfig, TlsConnection};
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 /// A directory with the PEM files of a world, removed when dropped.
-struct Files(PathBuf);
+pub(crate) struct Files(PathBuf);
 
 impl Files {
-    fn of(world: &World, name: &str) -> Self {
+    pub(crate) fn of(world: &World, name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("epoxide-tls-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let files = Self(dir);
@@ -29,7 +30,7 @@ impl Files {
         files
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 }
@@ -41,7 +42,7 @@ impl Drop for Files {
 }
 
 /// Is the program there?
-fn has(program: &str, argument: &str) -> bool {
+pub(crate) fn has(program: &str, argument: &str) -> bool {
     let there = Command::new(program).arg(argument).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let there = there.is_ok_and(|status| status.success());
     if !there {
@@ -52,7 +53,7 @@ fn has(program: &str, argument: &str) -> bool {
 }
 
 /// A child whose output is collected while it runs.
-struct Program {
+pub(crate) struct Program {
     child: Child,
     stdin: Option<ChildStdin>,
     output: Receiver<String>,
@@ -60,7 +61,7 @@ struct Program {
 }
 
 impl Program {
-    fn start(program: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn start(program: &str, arguments: &[&str]) -> Self {
         let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -84,14 +85,14 @@ impl Program {
         Self { child, stdin, output, all: String::new() }
     }
 
-    fn type_in(&mut self, text: &str) {
+    pub(crate) fn type_in(&mut self, text: &str) {
         let stdin = self.stdin.as_mut().unwrap();
         stdin.write_all(text.as_bytes()).unwrap();
         stdin.flush().unwrap();
     }
 
     /// Waits until it has said `text`.
-    fn expect(&mut self, text: &str) {
+    pub(crate) fn expect(&mut self, text: &str) {
         while !self.all.contains(text) {
             match self.output.recv_timeout(HANG) {
                 Ok(part) => self.all += &part,
@@ -100,8 +101,16 @@ impl Program {
         }
     }
 
+    /// Where `s_server` listens: port 0 was asked for, and it says which one it got.
+    pub(crate) fn accept_addr(&mut self) -> SocketAddr {
+        self.expect("ACCEPT ");
+        self.expect("\n");
+        let line = self.all.lines().find(|line| line.starts_with("ACCEPT ")).unwrap();
+        line["ACCEPT ".len()..].trim().parse().unwrap()
+    }
+
     /// Waits for its end: all that it said.
-    fn end(mut self) -> String {
+    pub(crate) fn end(mut self) -> String {
         drop(self.stdin.take());
         assert!(wait_until(HANG, || self.child.try_wait().unwrap().is_some()), "it hangs:\n{}", self.all);
         self.all.extend(self.output.iter());
@@ -207,7 +216,9 @@ fn openssl_s_client_renews_keys_and_may_not_renegotiate() {
     }
     let world = World::new();
     let files = Files::of(&world, "keys");
-    let (server, ends) = serve(&case, &world.options().build().unwrap(), |mut conn| async move {
+    // The kernel keeps its keys.
+    let config = world.options().ktls(Ktls::Off).build().unwrap();
+    let (server, ends) = serve(&case, &config, |mut conn| async move {
         while let Some(data) = conn.read_idle().await? {
             if data.starts_with(b"renew") {
                 conn.update_keys(true)?;
@@ -248,6 +259,16 @@ fn openssl_s_client_renews_keys_and_may_not_renegotiate() {
     client.end();
 }
 
+/// `s_server -rev` sends every line back, the other way round.
+pub(crate) async fn assert_reverses(conn: &mut TlsConnection) {
+    conn.send_all(b"stressed\n").await.unwrap();
+    let mut back = Vec::new();
+    while !back.ends_with(b"\n") {
+        back.extend_from_slice(&conn.read().await.unwrap().unwrap());
+    }
+    assert_eq!(back, b"desserts\n");
+}
+
 #[test]
 fn openssl_s_server() {
     let case = Case::start();
@@ -257,7 +278,6 @@ fn openssl_s_server() {
     let world = World::new();
     let files = Files::of(&world, "s_server");
     for version in ["-tls1_2", "-tls1_3"] {
-        // Port 0: it says which one it got.
         let mut server = Program::start(
             "openssl",
             &[
@@ -276,10 +296,7 @@ fn openssl_s_server() {
                 version,
             ],
         );
-        server.expect("ACCEPT ");
-        server.expect("\n");
-        let line = server.all.lines().find(|line| line.starts_with("ACCEPT ")).unwrap();
-        let addr: std::net::SocketAddr = line["ACCEPT ".len()..].trim().parse().unwrap();
+        let addr = server.accept_addr();
         let alice = (Pem::path(files.path("alice.pem")), Pem::path(files.path("alice.key")));
         let config = TlsConfig::client()
             .roots(Pem::path(files.path("ca.pem")))
@@ -290,12 +307,7 @@ fn openssl_s_server() {
             .map(|_| {
                 epoxide::block_on(async {
                     let mut conn = config.connect(addr, "localhost").await.unwrap();
-                    conn.send_all(b"stressed\n").await.unwrap();
-                    let mut back = Vec::new();
-                    while !back.ends_with(b"\n") {
-                        back.extend_from_slice(&conn.read().await.unwrap().unwrap());
-                    }
-                    assert_eq!(back, b"desserts\n");
+                    assert_reverses(&mut conn).await;
                     conn.shutdown().await.unwrap();
                     conn.facts().resumed()
                 })

@@ -8,6 +8,7 @@ mod endings;
 mod handshakes;
 mod hosts;
 mod interop;
+mod ktls;
 mod malformed;
 mod mutual;
 mod ours;

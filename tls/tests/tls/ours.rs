@@ -1,7 +1,7 @@
 //! Our own client: it verifies by default, resumes, and asks by name.
 
 use crate::client::{GET, HANG};
-use crate::servers::{World, answer_requests, serve};
+use crate::servers::{World, answer_requests, ktls_of_run, serve};
 use epoxide_tests_e2e::Case;
 use epoxide_tls::{ClientBuilder, Pem, TlsConfig, TlsError, TlsFacts, TlsVersion};
 use std::io;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 impl World {
     /// The options of a client that trusts the authority.
     pub(crate) fn client(&self) -> ClientBuilder {
-        TlsConfig::client().roots(self.authority.chain())
+        TlsConfig::client().roots(self.authority.chain()).ktls(ktls_of_run())
     }
 }
 

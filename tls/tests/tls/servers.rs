@@ -3,7 +3,7 @@
 use crate::certs::{Identity, authority};
 use epoxide::Connection;
 use epoxide_tests_e2e::{Case, Server, find_head_end, http_reply, loopback};
-use epoxide_tls::{ServerBuilder, TlsConfig, TlsConnection};
+use epoxide_tls::{Ktls, ServerBuilder, TlsConfig, TlsConnection};
 use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,17 @@ impl World {
 
     /// The options of a server with that identity.
     pub(crate) fn options(&self) -> ServerBuilder {
-        TlsConfig::server(self.server.chain(), self.server.key())
+        TlsConfig::server(self.server.chain(), self.server.key()).ktls(ktls_of_run())
+    }
+}
+
+/// `EPOXIDE_KTLS=tx` (or `txrx`) runs every test under kernel TLS that does not say otherwise: see `ci/ktls`.
+pub(crate) fn ktls_of_run() -> Ktls {
+    match std::env::var("EPOXIDE_KTLS").as_deref() {
+        Ok("tx") => Ktls::Tx,
+        Ok("txrx") => Ktls::TxRx,
+        Ok(other) => panic!("EPOXIDE_KTLS={other}: tx, txrx, or unset"),
+        Err(_) => Ktls::Off,
     }
 }
 

@@ -1,0 +1,98 @@
+//! Kernel TLS: who makes the records of a session.
+//!
+//! Job: the option, the hand-over of the keys after a handshake, and why there is none. State: `Uses`, a configuration's
+//! counts. Who touches it: handshakes at their end. Thread class: any thread. Laws: 14, 16 (fallbacks are counted).
+
+pub(crate) mod exact;
+pub(crate) mod heard;
+mod keys;
+pub(crate) mod records;
+
+use boring::ssl::SslRef;
+use epoxide::layer::Queue;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Does the kernel make the records (kernel TLS, the module `tls` of Linux)?
+///
+/// A session whose keys the kernel does not take is encrypted here, and its peer sees no difference: see
+/// [`TlsConfig::ktls_fallbacks`](crate::TlsConfig::ktls_fallbacks) and [`TlsFacts::kernel_tx`](crate::TlsFacts::kernel_tx).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Ktls {
+    /// Everything is encrypted and decrypted here.
+    #[default]
+    Off,
+    /// The kernel encrypts what is sent, so that `send_file` copies nothing through this process; what is received is
+    /// decrypted here.
+    ///
+    /// The kernel's keys are those of the handshake, for the life of the session: `update_keys` is refused, and a peer that
+    /// asks for new keys (TLS 1.3, rare) is sent a close_notify instead: later writes fail with
+    /// [`TlsError::KeyUpdate`](crate::TlsError::KeyUpdate), reads go on.
+    Tx,
+    /// The kernel decrypts what is received, too, so a read is a plain recv(2). Then any KeyUpdate of the peer ends the
+    /// session: reads fail with [`TlsError::KeyUpdate`](crate::TlsError::KeyUpdate), too.
+    TxRx,
+}
+
+/// The content types of records (RFC 8446, 5.1) that are no data.
+pub(crate) const ALERT: u8 = 21;
+pub(crate) const HANDSHAKE: u8 = 22;
+
+/// warning, close_notify.
+pub(crate) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
+
+/// What a configuration's sessions made of the option.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
+    pub(crate) kernel: AtomicU64,
+    pub(crate) fallbacks: AtomicU64,
+    said: AtomicBool,
+}
+
+impl Uses {
+    /// After the handshake, with everything written so far in the socket, and nothing received beyond it (`exact`): the
+    /// kernel gets the keys that it is to have. What it does not take is done here, and nothing has changed for it.
+    pub(crate) fn hand_over(&self, ktls: Ktls, ssl: &SslRef, queue: &Queue, exact: bool) -> Kernel {
+        let sent = keys::of(ssl, true).map_err(io::Error::other).and_then(|keys| queue.install_tx(&keys.for_kernel()));
+        let received = match (ktls, &sent) {
+            (Ktls::TxRx, Ok(())) if exact => {
+                let keys = keys::of(ssl, false).map_err(io::Error::other);
+                Some(keys.and_then(|keys| queue.install_rx(&keys.for_kernel())))
+            }
+            (Ktls::TxRx, Ok(())) => Some(Err(io::Error::other("the peer sent more than its handshake"))),
+            _ => None,
+        };
+        let kernel = Kernel { tx: sent.is_ok(), rx: matches!(received, Some(Ok(()))) };
+        match sent.and_then(|()| received.unwrap_or(Ok(()))) {
+            Ok(()) => {
+                self.kernel.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                self.fallbacks.fetch_add(1, Ordering::Relaxed);
+                if !self.said.swap(true, Ordering::Relaxed) {
+                    let what = if kernel.tx { "to decrypt" } else { "at all" };
+                    eprintln!("epoxide-tls: kernel TLS is not used {what}: {}; this process does it", why(&error));
+                }
+            }
+        }
+        kernel
+    }
+}
+
+/// What the kernel does for a session.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Kernel {
+    pub(crate) tx: bool,
+    pub(crate) rx: bool,
+}
+
+/// What to do about it.
+fn why(error: &io::Error) -> String {
+    match error.kind() {
+        // TCP_ULP, of a protocol that is not there.
+        io::ErrorKind::NotFound => format!("{error}: the kernel has no TLS (modprobe tls)"),
+        io::ErrorKind::NotConnected => format!("{error}: the peer has sent its FIN already"),
+        _ => error.to_string(),
+    }
+}
