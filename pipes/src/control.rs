@@ -1,7 +1,7 @@
 //! [`PipeHandle`]: cancels a wait on a pipe, or completes the pipe, from another task or thread.
 //!
 //! Job: one request and one waiter. State owned: both, under one mutex. Thread class: any thread. Laws kept: 10 (a waker
-//! is cloned before the lock, dropped and woken after it).
+//! is cloned before the lock, dropped and woken after it; its panic is not the canceller's).
 //!
 //! ```text
 //! waiter                                  canceller
@@ -12,6 +12,7 @@
 //! Both steps are under the mutex, so either the waiter sees the request or the canceller sees the waker. The waiter
 //! stores its waker BEFORE it polls the transport.
 
+use crate::quiet::wake_all;
 use std::sync::PoisonError;
 use std::task::Waker;
 
@@ -65,9 +66,7 @@ impl PipeHandle {
         shared.asked = shared.asked.max(what);
         let waiter = shared.waiter.take();
         drop(shared);
-        if let Some(waiter) = waiter {
-            waiter.wake();
-        }
+        wake_all(waiter);
     }
 
     /// What was asked since the last look: a cancel is told once, a completion for good. If nothing was, `waker` is
@@ -116,6 +115,29 @@ impl Shared {
             self.asked = Asked::Nothing;
         }
         asked
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::task::Wake;
+
+    struct Rude;
+
+    impl Wake for Rude {
+        fn wake(self: std::sync::Arc<Self>) {
+            panic!("provoked on purpose");
+        }
+    }
+
+    #[test]
+    fn the_panic_of_a_waker_is_not_the_cancellers() {
+        let handle = PipeHandle::new();
+        let rude = Waker::from(std::sync::Arc::new(Rude));
+        assert_eq!(handle.check_or_wait(&rude), Asked::Nothing);
+        handle.cancel();
+        assert_eq!(handle.check(), Asked::Cancel);
     }
 }
 

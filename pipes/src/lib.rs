@@ -25,6 +25,7 @@ mod control;
 mod duplex;
 mod held;
 pub mod hub;
+mod quiet;
 mod read_more;
 mod read_slice;
 mod reader;

@@ -20,6 +20,11 @@ pub fn tight() -> SharedLimits {
     SharedLimits { bytes: 64 * 1024, age: Duration::ZERO, ..SharedLimits::default() }
 }
 
+/// So much that nothing is refused.
+pub fn roomy() -> SharedLimits {
+    SharedLimits { frames: 1 << 20, bytes: 1 << 30, age: Duration::ZERO, ..SharedLimits::default() }
+}
+
 /// A hub with these options.
 ///
 /// # Panics

@@ -54,5 +54,5 @@ pub use pool::{assert_pool_quiet, moved_to_workers};
 pub use proc::{FdLimit, ThreadCpu, current_tid, free_fd_limit, our_fds, resident_bytes};
 pub use rng::Rng;
 pub use server::{Server, begin_drain, handing_over, loopback, telling};
-pub use sharing::sharing;
+pub use sharing::{sharing, sharing_with};
 pub use watchdog::Watchdog;

@@ -4,14 +4,20 @@
 use std::io;
 use std::sync::mpsc::{Receiver, channel};
 
-use epoxide::{Connection, SharedLimits, SharedWriter};
+use epoxide::{Connection, ReactorConfig, SharedLimits, SharedWriter};
 
 use crate::{Case, Server, loopback};
 
 /// A server that shares every connection, hands the writer out, and reads until the peer's end.
 pub fn sharing(case: &Case, limits: SharedLimits) -> (Server, Receiver<SharedWriter>) {
+    sharing_with(case, limits, ReactorConfig::default())
+}
+
+/// The same with reactors of this kind.
+pub fn sharing_with(case: &Case, limits: SharedLimits, config: ReactorConfig) -> (Server, Receiver<SharedWriter>) {
     let (writers, shared) = channel();
     let server = Server::start(case, |b| {
+        b.config(config);
         b.listen(loopback(), move |connection: Connection| {
             let writers = writers.clone();
             async move {

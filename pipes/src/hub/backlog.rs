@@ -6,7 +6,8 @@
 //!
 //! The mover keeps its mark while the writer is blocked: then the mark rests with the waker that the writer has, and
 //! whoever wakes it moves on. So no frame overtakes another, and none is left behind: who leaves the mark has seen the
-//! queue empty, under the lock.
+//! queue empty, or empties it because the connection is over, under the same lock. What is over stays over: it takes no
+//! frame, and none comes back to it from a mover's hands.
 
 use crate::hub::options::{BacklogLimits, Policy};
 use crate::hub::sync::{Mutex, lock};
@@ -16,6 +17,9 @@ use std::collections::VecDeque;
 
 /// Room for this many frames is kept once the queue is empty again.
 const KEPT: usize = 32;
+
+/// The budget of [`Backlog::finish`].
+const NO_BUDGET: usize = usize::MAX;
 
 /// What to do with a frame that does not fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +82,18 @@ struct Queue {
     frames: VecDeque<Waiting>,
     bytes: usize,
     moving: bool,
+    /// The mover works off what waits and takes no more.
+    jammed: bool,
+    /// The connection is over, or is being ended.
+    over: bool,
+}
+
+/// Why a frame was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoRoom {
+    Limit(Refusal),
+    /// The connection is over, or about to be.
+    Over,
 }
 
 /// See the module's text.
@@ -107,9 +123,15 @@ impl Backlog {
     }
 
     /// Appends a frame, or refuses it. `now` in ms of any clock.
-    pub(super) fn offer(&self, frame: &Bytes, key: Option<u64>, now: u32) -> Result<Displaced, Refusal> {
+    pub(super) fn offer(&self, frame: &Bytes, key: Option<u64>, now: u32) -> Result<Displaced, NoRoom> {
         let mut displaced = Displaced::default();
         let mut queue = lock(&self.queue);
+        if queue.over {
+            return Err(NoRoom::Over);
+        }
+        if queue.jammed {
+            return Err(NoRoom::Limit(Refusal::Frames));
+        }
         if self.overflow == Overflow::Latest && key.is_some() {
             // From the back: the one that a key has is most likely a recent one.
             if let Some(at) = queue.frames.iter().rposition(|waiting| waiting.key == key) {
@@ -118,7 +140,7 @@ impl Backlog {
         }
         while let Some(why) = self.full(&queue, frame.len(), now) {
             if self.overflow == Overflow::Refuse {
-                return Err(why);
+                return Err(NoRoom::Limit(why));
             }
             displaced.dropped.extend(queue.take(0).map(|waiting| waiting.frame));
         }
@@ -147,12 +169,21 @@ impl Backlog {
     pub(super) fn start(&self, sink: &impl Sink, budget: usize) -> Moved {
         {
             let mut queue = lock(&self.queue);
+            if queue.over {
+                return Moved::Over;
+            }
             if queue.moving {
                 return Moved::Later;
             }
             queue.moving = true;
         }
         self.go_on(sink, budget)
+    }
+
+    /// Moves on all that waits; the mark is the caller's. Nothing is taken meanwhile, so that there is an end to it.
+    pub(super) fn finish(&self, sink: &impl Sink) -> Moved {
+        lock(&self.queue).jammed = true;
+        self.go_on(sink, NO_BUDGET)
     }
 
     /// Moves frames on; the mark is the caller's.
@@ -171,9 +202,13 @@ impl Backlog {
                 Ok(Took::Queued) => {}
                 Ok(Took::Back(frame)) => self.put_back(Waiting { frame, key, since }),
                 Err(()) => {
-                    self.clear();
+                    self.end_and_leave();
                     return Moved::Over;
                 }
+            }
+            if budget == NO_BUDGET {
+                // The peer does not keep up: whoever goes on finds an end.
+                lock(&self.queue).jammed = false;
             }
             if sink.wait() {
                 // From here on the mark may be another thread's.
@@ -188,6 +223,7 @@ impl Backlog {
         let next = queue.take(0);
         if next.is_none() {
             queue.moving = false;
+            queue.jammed = false;
             if queue.frames.capacity() > KEPT {
                 queue.frames = VecDeque::new();
             }
@@ -197,15 +233,33 @@ impl Backlog {
 
     fn put_back(&self, waiting: Waiting) {
         let mut queue = lock(&self.queue);
+        if queue.over {
+            // Dropped after the lock.
+            drop(queue);
+            return;
+        }
         queue.bytes += waiting.frame.len();
         queue.frames.push_front(waiting);
     }
 
-    /// Drops what waits.
-    pub(super) fn clear(&self) {
+    /// Drops what waits, and takes nothing any more. A mover that is under way keeps its mark until it looks again.
+    pub(super) fn end(&self) {
+        drop(lock(&self.queue).end());
+    }
+
+    /// The broken twin of `end`.
+    #[cfg(all(test, loom))]
+    fn drop_only(&self) {
         let mut queue = lock(&self.queue);
-        queue.bytes = 0;
-        let frames = std::mem::take(&mut queue.frames);
+        drop(queue.end());
+        queue.over = false;
+    }
+
+    /// Mover: the same, and the mark is left.
+    fn end_and_leave(&self) {
+        let mut queue = lock(&self.queue);
+        queue.moving = false;
+        let frames = queue.end();
         drop(queue);
         drop(frames);
     }
@@ -223,6 +277,12 @@ impl Backlog {
 }
 
 impl Queue {
+    fn end(&mut self) -> VecDeque<Waiting> {
+        self.over = true;
+        self.bytes = 0;
+        std::mem::take(&mut self.frames)
+    }
+
     fn take(&mut self, at: usize) -> Option<Waiting> {
         let waiting = self.frames.remove(at)?;
         self.bytes -= waiting.frame.len();

@@ -19,6 +19,10 @@ enum Twin {
     LookBeforeWait,
     /// Who finds the mark taken does not append first.
     StartBeforeOffer,
+    /// Who says goodbye asks for the bytes that wait, not for the mark.
+    LookAtBytes,
+    /// Who ends drops what waits, and lets a frame in the mover's hands come back.
+    DropOnly,
 }
 
 const FRAMES: usize = 4;
@@ -175,4 +179,123 @@ fn loom_twin_hub_backlog_look_before_the_wait() {
 #[should_panic(expected = "left behind")]
 fn loom_twin_hub_backlog_start_before_the_offer() {
     publishers_and_room(Twin::StartBeforeOffer);
+}
+
+/// What the mover gave to a connection, and whether that is over; `full`: it takes nothing.
+struct Wire {
+    sent: AtomicUsize,
+    said: AtomicBool,
+    over: AtomicBool,
+    full: bool,
+}
+
+impl Wire {
+    fn new(full: bool) -> Self {
+        Self { sent: AtomicUsize::new(0), said: AtomicBool::new(false), over: AtomicBool::new(false), full }
+    }
+}
+
+impl Sink for Wire {
+    fn send(&self, frame: Bytes) -> Result<Took, ()> {
+        if self.over.load(Ordering::SeqCst) {
+            return Err(());
+        }
+        if self.full {
+            return Ok(Took::Back(frame));
+        }
+        assert!(!self.said.load(Ordering::SeqCst), "the goodbye overtook a frame");
+        self.sent.fetch_add(1, Ordering::SeqCst);
+        Ok(Took::Sent)
+    }
+
+    fn wait(&self) -> bool {
+        true
+    }
+}
+
+fn offered(frames: u8) -> Arc<Backlog> {
+    let backlog = Arc::new(Backlog::new(BacklogLimits::default(), Overflow::Refuse));
+    for frame in 0..frames {
+        assert!(backlog.offer(&Bytes::copy_from_slice(&[frame]), None, 1).is_ok());
+    }
+    backlog
+}
+
+/// Two movers of a connection that ends under them.
+#[test]
+fn loom_hub_backlog_of_a_connection_that_is_over() {
+    loom::model(|| {
+        let (backlog, wire) = (offered(1), Arc::new(Wire::new(false)));
+        let (of_publisher, its_wire) = (backlog.clone(), wire.clone());
+        let publisher = thread::spawn(move || {
+            let _ = of_publisher.offer(&Bytes::copy_from_slice(&[1]), None, 1);
+            let _ = of_publisher.start(&*its_wire, 1000);
+        });
+        let (of_other, its_wire) = (backlog.clone(), wire.clone());
+        let other = thread::spawn(move || {
+            let _ = of_other.start(&*its_wire, 1000);
+        });
+        wire.over.swap(true, Ordering::SeqCst);
+        publisher.join().unwrap();
+        other.join().unwrap();
+        assert!(backlog.is_idle() && backlog.bytes() == 0, "somebody keeps the mark of a connection that is over");
+        assert!(wire.sent.load(Ordering::SeqCst) <= 2);
+    });
+}
+
+/// A mover against who says goodbye once all has been moved.
+fn goodbye(twin: Twin) {
+    loom::model(move || {
+        let (backlog, wire) = (offered(1), Arc::new(Wire::new(false)));
+        let (of_mover, its_wire) = (backlog.clone(), wire.clone());
+        let mover = thread::spawn(move || {
+            let _ = of_mover.start(&*its_wire, 1000);
+        });
+        let moved = if twin == Twin::LookAtBytes { backlog.bytes() == 0 } else { backlog.is_idle() };
+        if moved {
+            wire.said.swap(true, Ordering::SeqCst);
+        }
+        mover.join().unwrap();
+        assert_eq!(wire.sent.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn loom_hub_backlog_goodbye_behind_the_last_frame() {
+    goodbye(Twin::Right);
+}
+
+#[test]
+#[should_panic(expected = "the goodbye overtook a frame")]
+fn loom_twin_hub_backlog_goodbye_by_the_bytes() {
+    goodbye(Twin::LookAtBytes);
+}
+
+/// A mover that is refused, and puts its frame back, against who ends.
+fn ended(twin: Twin) {
+    loom::model(move || {
+        let backlog = offered(1);
+        let of_mover = backlog.clone();
+        let mover = thread::spawn(move || {
+            let _ = of_mover.start(&Wire::new(true), 1000);
+        });
+        if twin == Twin::DropOnly {
+            backlog.drop_only();
+        } else {
+            backlog.end();
+        }
+        mover.join().unwrap();
+        assert_eq!(backlog.bytes(), 0, "a frame is back");
+    });
+}
+
+#[test]
+fn loom_hub_backlog_that_has_ended_takes_nothing_back() {
+    ended(Twin::Right);
+}
+
+#[test]
+#[should_panic(expected = "a frame is back")]
+fn loom_twin_hub_backlog_ends_by_dropping_only() {
+    ended(Twin::DropOnly);
 }

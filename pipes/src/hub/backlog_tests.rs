@@ -48,7 +48,7 @@ impl Sink for Writer {
     }
 }
 
-fn offer(backlog: &Backlog, frame: &str, key: Option<u64>, now: u32) -> Result<Displaced, Refusal> {
+fn offer(backlog: &Backlog, frame: &str, key: Option<u64>, now: u32) -> Result<Displaced, NoRoom> {
     backlog.offer(&Bytes::copy_from_slice(frame.as_bytes()), key, now)
 }
 
@@ -57,12 +57,12 @@ fn refusing_keeps_what_waits() {
     let backlog = Backlog::new(limits(2, 10), Overflow::Refuse);
     // A frame above the limit is taken when nothing waits.
     assert!(offer(&backlog, "0123456789ab", None, 1).unwrap().is_empty());
-    assert_eq!(offer(&backlog, "x", None, 1).unwrap_err(), Refusal::Bytes);
-    backlog.clear();
+    assert_eq!(offer(&backlog, "x", None, 1).unwrap_err(), NoRoom::Limit(Refusal::Bytes));
+    assert_eq!(backlog.start(&Writer::new(9), 1000), Moved::All);
     for frame in ["a", "b"] {
         assert!(offer(&backlog, frame, None, 1).is_ok());
     }
-    assert_eq!(offer(&backlog, "c", None, 1).unwrap_err(), Refusal::Frames);
+    assert_eq!(offer(&backlog, "c", None, 1).unwrap_err(), NoRoom::Limit(Refusal::Frames));
     let writer = Writer::new(9);
     assert_eq!(backlog.start(&writer, 1000), Moved::All);
     assert_eq!(writer.text(), "a b ");
@@ -78,7 +78,7 @@ fn too_old_is_a_refusal_or_a_drop() {
         // A stamp from another thread may be ahead.
         assert!(offer(&backlog, "early", None, 0).is_ok());
         match (overflow, offer(&backlog, "new", None, 102)) {
-            (Overflow::Refuse, Err(why)) => assert_eq!(why, Refusal::Age),
+            (Overflow::Refuse, Err(why)) => assert_eq!(why, NoRoom::Limit(Refusal::Age)),
             (Overflow::DropOldest, Ok(displaced)) => assert_eq!(displaced.dropped, [&b"old"[..]]),
             (_, other) => panic!("{other:?}"),
         }
@@ -159,5 +159,60 @@ fn a_mover_has_a_budget_and_an_end() {
     assert_eq!(backlog.start(&writer, 5), Moved::Later, "the mark is taken");
     writer.over.set(true);
     assert_eq!(backlog.go_on(&writer, 5), Moved::Over);
-    assert_eq!(backlog.bytes(), 0);
+    // Nobody has the mark, nothing waits, and so it stays.
+    assert!(backlog.is_idle() && backlog.bytes() == 0);
+    assert_eq!(offer(&backlog, "late", None, 1).unwrap_err(), NoRoom::Over);
+    assert_eq!(backlog.start(&writer, 5), Moved::Over);
+    assert!(backlog.is_idle());
+}
+
+/// Does something while a frame is in the mover's hands.
+struct Meanwhile<'a>(&'a Backlog, fn(&Backlog), fn(Bytes) -> Took);
+
+impl Sink for Meanwhile<'_> {
+    fn send(&self, frame: Bytes) -> Result<Took, ()> {
+        self.1(self.0);
+        Ok(self.2(frame))
+    }
+
+    fn wait(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_frame_in_the_movers_hands_is_not_forgotten() {
+    let backlog = Backlog::new(limits(9, 1000), Overflow::Refuse);
+    assert!(offer(&backlog, "a", None, 1).is_ok());
+    let look = |backlog: &Backlog| assert!(backlog.bytes() == 0 && !backlog.is_idle(), "it is in nobody's count");
+    assert_eq!(backlog.start(&Meanwhile(&backlog, look, |_| Took::Sent), 1000), Moved::All);
+    assert!(backlog.is_idle());
+}
+
+#[test]
+fn what_has_ended_is_not_revived_from_the_movers_hands() {
+    let backlog = Backlog::new(limits(9, 1000), Overflow::Refuse);
+    assert!(offer(&backlog, "a", None, 1).is_ok());
+    assert!(offer(&backlog, "b", None, 1).is_ok());
+    assert_eq!(backlog.start(&Meanwhile(&backlog, Backlog::end, Took::Back), 1000), Moved::All);
+    assert!(backlog.is_idle() && backlog.bytes() == 0, "a frame is back");
+    assert_eq!(offer(&backlog, "c", None, 1).unwrap_err(), NoRoom::Over);
+}
+
+#[test]
+fn who_cannot_hand_over_finds_an_end() {
+    let backlog = Backlog::new(limits(9, 1000), Overflow::DropOldest);
+    assert!(offer(&backlog, "aaaa", None, 1).is_ok());
+    assert!(offer(&backlog, "bbbb", None, 1).is_ok());
+    assert_eq!(backlog.start(&Writer::new(9), 1), Moved::Budget);
+    let publish = |backlog: &Backlog| {
+        assert_eq!(offer(backlog, "more", None, 1).unwrap_err(), NoRoom::Limit(Refusal::Frames), "no end");
+    };
+    assert_eq!(backlog.finish(&Meanwhile(&backlog, publish, |_| Took::Sent)), Moved::All);
+    assert!(offer(&backlog, "c", None, 1).is_ok());
+    // A writer that blocks is an end as well.
+    assert_eq!(backlog.start(&Writer::new(0), 1), Moved::Later);
+    assert!(offer(&backlog, "d", None, 1).is_ok());
+    assert_eq!(backlog.finish(&Writer::new(0)), Moved::Later);
+    assert!(offer(&backlog, "e", None, 1).is_ok(), "jammed for ever");
 }

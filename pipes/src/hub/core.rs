@@ -9,13 +9,13 @@ use crate::hub::list::Snapshot;
 use crate::hub::member::{Inner, Member};
 use crate::hub::options::HubOptions;
 use crate::hub::roster::{Ended, NoEntry, Roster};
+use crate::quiet::wake_all;
 use bytes::Bytes;
 use epoxide::{CloseReason, SharedWriter};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Waker;
 
 /// What of a roster's end is the caller's.
 type End = Ended<SharedWriter, Arc<Inner>>;
@@ -133,8 +133,9 @@ impl Core {
     }
 
     fn settle(&self, ended: End) {
-        ended.wakers.into_iter().for_each(Waker::wake);
-        if let Some((members, by_key)) = ended.last {
+        let Ended { wakers, last } = ended;
+        wake_all(wakers);
+        if let Some((members, by_key)) = last {
             drop(by_key);
             self.say_goodbye(&members);
         }
@@ -144,11 +145,11 @@ impl Core {
     fn say_goodbye(&self, members: &Snapshot<Arc<Inner>>) {
         let members: Vec<_> = members.iter().flat_map(|chunk| chunk.iter()).map(|(_, member)| member).collect();
         let within = self.closing.begin(members.len());
-        for member in members {
+        let partings = members.into_iter().map(|member| {
             self.has_left(member);
-            let parting = self.closing.clone().parting(member.clone());
-            farewell::part(parting, self.options.goodbye.clone(), within, true);
-        }
+            self.closing.clone().parting(member.clone())
+        });
+        farewell::part(partings, &self.options.goodbye, within);
         self.closing.all_begun();
     }
 
@@ -159,10 +160,10 @@ impl Core {
         }
         self.counters.disconnected.fetch_add(1, Ordering::Relaxed);
         if let Some(backlog) = &member.backlog {
-            backlog.clear();
+            backlog.end();
         }
         let parting = Arc::new(Closing::default()).parting(member.clone());
-        farewell::part(parting, last_words, self.options.grace, false);
+        farewell::part([parting], &last_words, self.options.grace);
     }
 }
 

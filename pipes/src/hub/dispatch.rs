@@ -8,12 +8,11 @@ use crate::hub::member::{Inner, MemberId, now};
 use crate::hub::message::{BroadcastError, Message, Tally};
 use crate::hub::options::{Policy, Slow, Verdict};
 use crate::hub::roster::Begun;
+use crate::quiet::quiet;
 use bytes::Bytes;
 use epoxide::{ReactorHandle, Refusal, SendOutcome, time, yield_now};
 use std::fmt;
 use std::future::Future;
-use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -264,13 +263,8 @@ fn apply(core: &Core, member: &Arc<Inner>, why: Refusal) {
         Policy::Disconnect(last_words) => return core.disconnect(member, last_words.clone()),
         Policy::Ask(ask) => {
             let slow = Slow { member: member.id, why, queued: member.queued() };
-            catch_unwind(AssertUnwindSafe(|| ask(&slow))).unwrap_or_else(|payload| {
+            quiet(|| ask(&slow)).unwrap_or_else(|| {
                 add(&core.counters.panics, 1);
-                // Its drop is user code too.
-                if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                    // And so would this one's be: leaked.
-                    let _ = ManuallyDrop::new(again);
-                }
                 Verdict::Disconnect
             })
         }

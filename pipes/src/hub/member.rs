@@ -3,12 +3,12 @@
 //! State: a writer, the backlog if the hub keeps one, two watches. Who touches it: every broadcast, whoever wakes the
 //! watches, the handles. Thread class: any thread. Laws: 9 (a member holds its hub weakly), 10, 12.
 
-use crate::hub::backlog::{Backlog, Displaced, Moved, Overflow, Sink, Took};
+use crate::hub::backlog::{Backlog, Displaced, Moved, NoRoom, Overflow, Sink, Took};
 use crate::hub::core::Core;
 use crate::hub::counters::Counters;
 use crate::hub::watch::{OnEmpty, OnEnd, Watch};
 use bytes::Bytes;
-use epoxide::{Refusal, SendOutcome, SharedWriter, yield_now};
+use epoxide::{CloseReason, Refusal, SendOutcome, SharedWriter, spawn_local, yield_now};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -245,7 +245,10 @@ impl Inner {
     /// Into the backlog, if there is one: [`pump`](Self::pump) follows.
     pub(super) fn offer(&self, frame: &Bytes, key: Option<u64>, now: u32) -> Result<Displaced, Refusal> {
         let Some(backlog) = &self.backlog else { return Ok(Displaced::default()) };
-        let displaced = backlog.offer(frame, key, now)?;
+        let displaced = backlog.offer(frame, key, now).map_err(|why| match why {
+            NoRoom::Limit(why) => why,
+            NoRoom::Over => Refusal::Closed(self.writer.close_reason().unwrap_or(CloseReason::Local)),
+        })?;
         if !displaced.dropped.is_empty() {
             self.counters.dropped_oldest.fetch_add(displaced.dropped.len() as u64, Ordering::Relaxed);
         }
@@ -277,14 +280,7 @@ impl Inner {
     /// A mover that has moved enough hands over to the reactor.
     fn see_to(self: &Arc<Self>, moved: Moved) -> Moved {
         if moved == Moved::Budget {
-            let member = self.clone();
-            let rest = async move { member.move_the_rest().await };
-            if let Err(refused) = self.writer.reactor().spawn(rest) {
-                // Nobody else may have the mark: on this thread, then. A stopped reactor's connections are over.
-                let mut rest = Box::pin(refused.into_inner());
-                while rest.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {}
-            }
-            return Moved::Later;
+            return self.hand_over();
         }
         if moved == Moved::Over
             && let Some(hub) = self.hub.upgrade()
@@ -292,6 +288,20 @@ impl Inner {
             hub.remove(self);
         }
         moved
+    }
+
+    /// The mark is this thread's, and so it stays unless the reactor takes it.
+    fn hand_over(self: &Arc<Self>) -> Moved {
+        let (reactor, member) = (self.writer.reactor(), self.clone());
+        let Err(refused) = reactor.spawn(async move { member.move_the_rest().await }) else { return Moved::Later };
+        if reactor.is_current_thread() && !reactor.is_stopped() {
+            drop(spawn_local(refused.into_inner()));
+            return Moved::Later;
+        }
+        // It takes no posts: what waits goes out from here. It ends (law 8), for others may not append meanwhile.
+        drop(refused);
+        let Some(backlog) = &self.backlog else { return Moved::All };
+        self.see_to(backlog.finish(self))
     }
 
     /// Moves on until nothing waits or the writer is blocked; others have their turns between.
@@ -302,10 +312,15 @@ impl Inner {
         }
     }
 
+    /// Is all that was accepted with the writer?
+    pub(super) fn has_moved_all(&self) -> bool {
+        self.backlog.as_ref().is_none_or(Backlog::is_idle)
+    }
+
     /// Waits until what was accepted is in the kernel, or the connection has ended.
     pub(super) async fn drained(&self) {
         while self.writer.flush().await.is_ok() {
-            if self.backlog.as_ref().is_none_or(Backlog::is_idle) {
+            if self.has_moved_all() || self.writer.close_reason().is_some() {
                 return;
             }
             // The mover is about to give the writer more.

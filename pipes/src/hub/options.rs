@@ -104,6 +104,9 @@ impl Default for BacklogLimits {
 }
 
 /// What happens when a member has no room for a frame. Frames are dropped whole, and never one whose first byte is out.
+///
+/// With a backlog there is also no room ([`Refusal::Frames`]) while the member's reactor takes no posts and a publisher
+/// works off what waits in its place.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Policy {
