@@ -53,6 +53,11 @@ impl Draining {
     pub(crate) fn new(home: Arc<Home>) -> Self {
         Self { home, id: None }
     }
+
+    /// Has the reactor begun to drain? One load; any thread.
+    pub fn has_begun(&self) -> bool {
+        self.home.stage() >= Stage::Draining
+    }
 }
 
 impl Future for Draining {
@@ -67,7 +72,7 @@ impl Future for Draining {
         drop(waiting);
         drop(old);
         self.id = Some(id);
-        if self.home.stage() >= Stage::Draining { Poll::Ready(()) } else { Poll::Pending }
+        if self.has_begun() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

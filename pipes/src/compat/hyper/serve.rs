@@ -248,6 +248,10 @@ driven! {
 async fn drive<D: Driven>(mut clocks: Clocks, mut connection: Pin<&mut D>) -> io::Result<()> {
     poll_fn(|cx| {
         loop {
+            // Before hyper: an answer that is ready in this very poll must say that it is the last one.
+            if clocks.drains_now() {
+                connection.as_mut().end_gracefully();
+            }
             if let Poll::Ready(result) = connection.as_mut().poll_driven(cx) {
                 return Poll::Ready(result.map_err(|error| clocks.told(error)));
             }
@@ -323,6 +327,13 @@ impl Clocks {
             Phase::Ending => return Poll::Ready(Next::Drop),
         }
         Poll::Ready(Next::Again)
+    }
+
+    /// HTTP/1 with a request under way, and the drain has just been seen.
+    fn drains_now(&mut self) -> bool {
+        let drains = !self.ending && !self.http2 && self.phase_now() == Phase::Busy && self.draining.has_begun();
+        self.ending |= drains;
+        drains
     }
 
     fn end(&mut self) -> Poll<Next> {
