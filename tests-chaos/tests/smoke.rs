@@ -52,9 +52,7 @@ mod seeded {
 
     workloads! {
         echo relay churn timers workers wakes shared halves file
-        #[ignore = "an open defect: `ci/chaos --workload hub --seed 11 --times 50` finds a clean end inside a frame"]
-        hub
-        pipes rehome stale stop unruly
+        hub pipes rehome stale stop unruly
     }
 
     /// Every kind of fault is met by some seed of the short run: a door that lost its seam shows here.

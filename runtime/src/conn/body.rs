@@ -66,6 +66,8 @@ pub(crate) mod ends {
     pub(crate) fn are_both_gone(bits: u32) -> bool {
         bits & (READER_GONE | WRITER_GONE) == READER_GONE | WRITER_GONE
     }
+    /// Bytes that were promised to the peer were freed: it must not see a clean end.
+    pub(crate) const CUT: u32 = 4096;
     /// A layer (TLS) is told before the FIN.
     pub(crate) const LAYERED: u32 = 1024;
     /// The kernel decrypts: a recv that fails with EIO has met a record that is no data.
@@ -374,6 +376,9 @@ impl Body {
     /// Whoever may (the owner that met the end, or the closer if there is none): frees what was queued on a closed
     /// connection, and leaves.
     pub(crate) fn free_queue(&self) {
+        if self.queued.load(Ordering::Relaxed) > 0 {
+            self.ends.fetch_or(ends::CUT, Ordering::AcqRel);
+        }
         self.discard_queue();
         self.flush.left_closed();
     }

@@ -5,7 +5,7 @@
 //! reason before it leaves Flushing), 15.
 
 use crate::buf::{Outgoing, SendEnd, Sent};
-use crate::conn::body::{Body, Slow};
+use crate::conn::body::{Body, Slow, ends};
 use crate::conn::flush_word::Leave;
 use crate::conn::read_word::Mark;
 use crate::conn::send_file;
@@ -119,6 +119,9 @@ pub(crate) fn go_on(
             (Leave::Closed, _) => {
                 if counted {
                     body.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
+                }
+                if !bytes.is_empty() {
+                    body.ends.fetch_or(ends::CUT, Ordering::AcqRel);
                 }
                 bytes.clear();
                 leave_closed(body);

@@ -105,7 +105,7 @@ impl Reactor {
         let unsent = !body.flush.is_idle() && !body.flush.is_closed();
         // A call failed on a socket that may be alive (ENOBUFS, ENOMEM): what was queued is gone.
         let failed = matches!(body.reason(), Some(CloseReason::Io { .. }));
-        if unsent || failed {
+        if unsent || failed || body.has_ended(ends::CUT) {
             // What was promised to the peer cannot be sent any more: it must not look whole.
             ending::reset(&body, CloseReason::Local);
         }
