@@ -1,6 +1,7 @@
 //! What was begun and given up: lent space, peeks, drained loops, posts that never ran.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -114,19 +115,25 @@ fn a_deadline_does_not_touch_a_socket_that_was_taken_out() {
     assert_eq!(&got, b"ping");
 }
 
-/// A connection in a task that its new reactor never began is reset like one in a task that it had begun.
-#[test]
-fn a_connection_in_a_post_that_never_ran_is_reset() {
-    let case = Case::start();
-    let mut server = Server::start(&case, |b| {
+/// A connection of the first of two reactors that has sent the first half of an answer, and its client.
+fn half_sent(case: &Case) -> (Server, Vec<ReactorHandle>, Connection, TcpStream) {
+    let mut server = Server::start(case, |b| {
         b.reactors(2);
     });
     server.abandon_connections();
     let handles = server.runtime().handles();
-    let (tcp, mut client) = tcp_pair(SOON);
+    let (tcp, client) = tcp_pair(SOON);
     let mut conn = Connection::from_std_on(&handles[0], tcp).unwrap();
     conn.stage(b"half of a bo").unwrap();
     assert!(wait_until(SOON, || conn.try_flush().is_ok()));
+    (server, handles, conn, client)
+}
+
+/// A connection in a task that its new reactor never began is reset like one in a task that it had begun.
+#[test]
+fn a_connection_in_a_post_that_never_ran_is_reset() {
+    let case = Case::start();
+    let (_server, handles, mut conn, mut client) = half_sent(&case);
     // Held inside a task, not in a post: the stop is followed before the inbox is read again.
     let (here, arrived) = channel();
     let (release, released) = channel::<()>();
@@ -155,15 +162,7 @@ fn a_connection_in_a_post_that_never_ran_is_reset() {
 #[test]
 fn a_connection_in_a_task_that_was_stopped_is_reset() {
     let case = Case::start();
-    let mut server = Server::start(&case, |b| {
-        b.reactors(2);
-    });
-    server.abandon_connections();
-    let handles = server.runtime().handles();
-    let (tcp, mut client) = tcp_pair(SOON);
-    let mut conn = Connection::from_std_on(&handles[0], tcp).unwrap();
-    conn.stage(b"half of a bo").unwrap();
-    assert!(wait_until(SOON, || conn.try_flush().is_ok()));
+    let (_server, handles, mut conn, mut client) = half_sent(&case);
     let gate = Gate::new();
     let waits = gate.clone();
     let handle = handles[1]

@@ -61,28 +61,29 @@ pub(crate) mod ends {
     pub(crate) const KNOWN: u32 = 32;
     /// The connect is not decided yet.
     pub(crate) const CONNECTING: u32 = 64;
+    /// An edge said that the peer sends nothing more.
+    pub(crate) const PEER_HALF: u32 = 128;
+    /// An edge said that the connection is broken, or over both ways.
+    pub(crate) const HUNG_UP: u32 = 256;
+    /// Bytes that were promised to the peer were freed: it must not see a clean end.
+    pub(crate) const CUT: u32 = 512;
+    /// A layer (TLS) is told before the FIN.
+    pub(crate) const LAYERED: u32 = 1024;
+    /// The kernel decrypts: a recv that fails with EIO has met a record that is no data.
+    pub(crate) const RECORDS: u32 = 2048;
 
     /// Nobody uses the connection any more.
     pub(crate) fn are_both_gone(bits: u32) -> bool {
         bits & (READER_GONE | WRITER_GONE) == READER_GONE | WRITER_GONE
     }
-    /// Bytes that were promised to the peer were freed: it must not see a clean end.
-    pub(crate) const CUT: u32 = 4096;
-    /// A layer (TLS) is told before the FIN.
-    pub(crate) const LAYERED: u32 = 1024;
-    /// The kernel decrypts: a recv that fails with EIO has met a record that is no data.
-    pub(crate) const RECORDS: u32 = 2048;
-    /// An edge said that the peer sends nothing more.
-    pub(crate) const PEER_HALF: u32 = 128;
-    /// An edge said that the connection is broken, or over both ways.
-    pub(crate) const HUNG_UP: u32 = 256;
 }
 
 /// What a flush leaves behind when it cannot finish at once.
 pub(crate) struct Slow {
     pub(crate) out: Outgoing,
     pub(crate) waiter: Option<Waker>,
-    /// The waiter is woken early, with so many bytes queued. A flush of its own leaves it alone: an early wake costs it a poll.
+    /// The waiter is woken early, with so many bytes queued. A flush of its own leaves it alone: an early wake costs it a
+    /// poll.
     pub(crate) wake_at: usize,
     /// Where the last byte ends that was ever handed to a flush through here, counted as `accepted` counts. Fast paths
     /// pass it by, so it may be behind `accepted`; then nothing waits.

@@ -2,8 +2,8 @@
 //!
 //! State: none of its own; frames and their ends are in the body's `slow` queue (order of appends = order on the wire).
 //! Who touches it: every clone appends, the flush owner sends. Thread class: any thread. Laws: 3 (append under the queue's
-//! mutex, claim what is idle there, else unlock and kick), 8 (one send does a bounded amount of work), 10 (frames are made before and dropped after the
-//! lock), 15, 16 (three limits, refused whole).
+//! mutex, claim what is idle there, else unlock and kick), 8 (one send does a bounded amount of work), 10 (frames are made
+//! before and dropped after the lock), 15, 16 (three limits, refused whole).
 
 use crate::buf::Outgoing;
 use crate::conn::body::{Body, Slow, ends};

@@ -215,22 +215,21 @@ impl WriteHalf {
     #[cold]
     fn poll_flush_slow(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let body = &*self.body;
-        if self.staged.is_empty() {
+        let len = self.staged.len();
+        if len == 0 {
             self.staged.clear();
-        } else if body.flush.claim() {
-            let len = self.staged.len();
+            return self.poll_queued(cx, None);
+        }
+        if body.flush.claim() {
             let sent = self.staged.send(body.as_fd(), self.budget());
             return self.go_on(cx, len, sent);
-        } else {
-            if body.flush.has_fin() || body.flush.is_closed() {
-                self.staged.clear();
-                return Poll::Ready(Err(self.refusal()));
-            }
-            let len = self.staged.len();
-            body.append(&mut self.staged);
-            return self.poll_queued(cx, Some(len));
         }
-        self.poll_queued(cx, None)
+        if body.flush.has_fin() || body.flush.is_closed() {
+            self.staged.clear();
+            return Poll::Ready(Err(self.refusal()));
+        }
+        body.append(&mut self.staged);
+        self.poll_queued(cx, Some(len))
     }
 
     /// Waits until everything queued is out; after an append, of so many bytes, it first sends, or makes sure that somebody
@@ -253,17 +252,14 @@ impl WriteHalf {
             }
         }
         // Register, then look: whoever makes the word idle looks for a waiter afterwards.
-        let waker = cx.waker().clone();
-        let old = lock(&body.slow).waiter.replace(waker);
-        drop(old);
+        body.set_writer(cx);
         // Idle before closed: whoever frees a closed queue makes the word idle, and then the bytes are not out.
         let idle = body.flush.is_idle();
         if body.flush.is_closed() {
             return Poll::Ready(Err(self.refusal()));
         }
         if idle {
-            let unused = lock(&body.slow).waiter.take();
-            drop(unused);
+            body.forget_writer();
             return Poll::Ready(Ok(()));
         }
         Poll::Pending
