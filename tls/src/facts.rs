@@ -9,6 +9,17 @@ use boring::ssl::{NameType, SslRef};
 use boring::x509::X509;
 
 /// What the handshake agreed on.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// let facts = server.facts();
+/// assert_eq!((facts.version(), facts.server_name()), (TlsVersion::V1_3, Some("localhost")));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct TlsFacts {
     version: TlsVersion,
