@@ -86,6 +86,7 @@ use std::time::Duration;
 /// let member = hub.join(writer)?;
 /// let tally = hub.broadcast("hello")?;
 /// assert_eq!(tally.sent + tally.queued, 1);
+/// member.writer().flush().await?;
 /// # let mut got = [0; 5];
 /// # peer.read_exact(&mut got)?;
 /// # std::io::Result::Ok(())
