@@ -24,7 +24,8 @@ const SYSTEM_ROOTS: [&str; 4] = [
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// let (chain, _key) = identity();
 /// let tls = TlsConfig::client().roots(Pem::text(chain)).min_version(TlsVersion::V1_3).build()?;

@@ -29,7 +29,8 @@ use std::time::Duration;
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// let (chain, key) = identity();
 /// let tls = TlsConfig::server(Pem::text(chain), Pem::text(key)).build()?;

@@ -31,7 +31,8 @@ use std::time::Instant;
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// # let (mut client, mut server) = sessions().await?;
 /// client.stage(b"ping")?;

@@ -13,7 +13,8 @@ use std::io;
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// # let (mut client, mut server) = sessions().await?;
 /// client.reset(); // no close_notify: what the other side has may be cut

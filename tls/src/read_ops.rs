@@ -14,7 +14,8 @@ use std::task::{Context, Poll};
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// # let (mut client, mut server) = sessions().await?;
 /// client.send_all(b"hello").await?;
@@ -49,7 +50,8 @@ impl Future for TlsRead<'_> {
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// # let (mut client, mut server) = sessions().await?;
 /// client.send_all(b"hel").await?;
@@ -89,7 +91,8 @@ impl Future for TlsReadMore<'_> {
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// # let (mut client, mut server) = sessions().await?;
 /// client.send_all(b"hello").await?;
@@ -125,7 +128,8 @@ impl Future for TlsReadSlice<'_> {
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// # let (mut client, mut server) = sessions().await?;
 /// client.stage(b"one ")?;
@@ -158,7 +162,8 @@ impl Future for TlsFlush<'_> {
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// # let (mut client, mut server) = sessions().await?;
 /// client.shutdown().await?; // what is staged, close_notify, FIN
@@ -190,7 +195,8 @@ impl Future for TlsShutdown<'_> {
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// # let (mut client, mut server) = sessions().await?;
 /// client.send_all(&[7; 100_000]).await?; // in records of 16 KiB

@@ -18,7 +18,8 @@ use std::time::Instant;
 ///
 /// ```
 /// # use epoxide_tls::*;
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
 /// # epoxide::block_on(async {
 /// let (chain, key) = identity();
 /// let builder = TlsConfig::server(Pem::text(chain), Pem::text(key)).alpn(["h2", "http/1.1"]);

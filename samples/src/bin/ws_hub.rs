@@ -83,9 +83,8 @@ fn main() -> io::Result<()> {
     let runtime = server.build()?;
     let (addr, handles) = (runtime.local_addrs()[0], runtime.handles());
     println!(
-        "[ws_hub] {} reactors on {addr}; try with two WebSocket clients of yours, as by: python3 -m websockets ws://{addr}/ws  \
-         (which needs the package websockets; or in a browser's console: new WebSocket('ws://{addr}/ws'); Ctrl-C says \
-         1001 to all)",
+        "[ws_hub] {} reactors on {addr}; try in two terminals: python3 -m websockets ws://{addr}/ws  \
+         (or in a browser's console: new WebSocket('ws://{addr}/ws'); Ctrl-C says 1001 to all)",
         handles.len()
     );
     let report = runtime.run(Duration::from_secs(5))?;
