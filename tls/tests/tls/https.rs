@@ -194,7 +194,7 @@ fn the_clocks_of_handshake_and_head_follow_one_another() {
         let mut silent = Peer::connect(server.addr());
         assert!(silent.ending(LONG).is_closed());
         assert!(begin.elapsed() >= SHORT, "early");
-        assert_eq!(desk.error_kinds(), [ErrorKind::TimedOut]);
+        assert!(wait_until(LONG, || desk.error_kinds() == [ErrorKind::TimedOut]), "{:?}", desk.error_kinds());
 
         let mut client = client::connect(server.addr(), &offering(&world.authority, H1));
         // sleep: longer than both clocks; an idle connection has another one.
