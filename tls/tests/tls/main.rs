@@ -24,6 +24,7 @@ mod rustls_peer;
 mod servers;
 mod shared;
 mod threads;
+mod tlslite;
 /// The service of the tests of `serve_http`.
 #[cfg(feature = "hyper")]
 #[path = "../../../pipes/tests/web/mod.rs"]

@@ -91,11 +91,10 @@ CASES = {
     "a byte behind the hello": (TLS13, raw(ClientHello, longer)),
     "TLS 1.1": (TLS12, field("client_version", (3, 2))),
     "a fallback from a version that is there": (TLS12, hello(lambda msg: msg.cipher_suites.append(0x5600))),
-    "a hello for DTLS": (TLS12, field("client_version", (254, 253))),
     # Keys.
     "a key share that is too short": (TLS13, share(lambda key: key[:-1])),
-    "a key share of no point": (TLS13, share(lambda key: key[:1] + bytearray(len(key) - 1))),
-    "a public key of no point": (TLS12, key_exchange(lambda key: key[:1] + bytearray(len(key) - 1))),
+    "a key share of a small order": (TLS13, share(lambda key: bytearray(len(key)))),
+    "a public key of a small order": (TLS12, key_exchange(lambda key: bytearray(len(key)))),
     "an empty public key": (TLS12, key_exchange(lambda key: bytearray())),
     # The order of things.
     "a second hello": (TLS12, instead(ClientKeyExchange, lambda msg: [Message(HANDSHAKE, bytearray(b"\x01\0\0\0")), msg])),
@@ -115,6 +114,7 @@ CASES = {
     "control, 1.2": (TLS12, None),
     "control, 1.3": (TLS13, None),
     "control: a hello in pieces": (TLS13, instead(ClientHello, lambda msg: [Message(HANDSHAKE, msg.write()[i:i + 7]) for i in range(0, len(msg.write()), 7)])),
+    "control: a hello of the future": (TLS12, field("client_version", (254, 253))),
     "control: an unknown extension": (TLS13, extensions(lambda all: [TLSExtension(extType=0xfafa).create(bytearray(b"?"))] + all)),
 }
 
