@@ -217,7 +217,7 @@ impl Core {
         }
         if plain.len() > RECORD {
             let records = plain.len().div_ceil(RECORD);
-            self.stream.get_mut().expect(plain.len() + records * OVERHEAD);
+            self.stream.get_ref().expect(plain.len() + records * OVERHEAD);
         }
         while !plain.is_empty() {
             match self.stream.ssl_write(plain) {

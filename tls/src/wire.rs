@@ -39,7 +39,7 @@ impl Wire {
     }
 
     /// Records with so many bytes in all are about to be written: the queue grows for them once, not by doubling.
-    pub(crate) fn expect(&mut self, bytes: usize) {
+    pub(crate) fn expect(&self, bytes: usize) {
         self.queue.reserve(bytes);
     }
 
