@@ -43,7 +43,7 @@ class Server:
     def __init__(self, command, cap=False, wrapper=()):
         self.port, self.group = servers.free_port(), None
         self.said = tempfile.TemporaryFile("w+")
-        self.p = subprocess.Popen([*wrapper, "taskset", "-c", "0"] + command.replace("{addr}", f"127.0.0.1:{self.port}").split(),
+        self.p = subprocess.Popen(["taskset", "-c", "0", *wrapper] + command.replace("{addr}", f"127.0.0.1:{self.port}").split(),
                                   stdin=subprocess.DEVNULL, stdout=self.said, stderr=subprocess.STDOUT)
         try:
             self.wait_until_it_listens(command)
