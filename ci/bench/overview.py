@@ -6,7 +6,7 @@ from html import escape
 import b1, b5, b15, servers
 
 MET, MISSED, UNSURE, PEER, FLOOR = "#4d9a5b", "#c8503c", "#9a9a9a", "#2f6f9f", "#222"
-LONGEST = 2.0  # of the target: longer bars are cut
+LONGEST = 2.0  # of the target: longer bars are cut, and end in an arrow
 
 
 def row(what, value, target, floor=None, peer=None, verdict=None, more=False):
@@ -46,8 +46,8 @@ def of_b4(r):
 def of_b5(r):
     for rival, target in (("funnel", b5.FUNNEL), ("tokio", b5.TOKIO)):
         worst = max(x["epoxide"]["instructions"] / x[rival]["instructions"] for x in r["rows"].values())
-        yield row(f"instructions per delivery, x {rival} (the worst row)", worst, target)
-    yield row("syscalls per delivery (the worst row)", max(x["epoxide"]["syscalls"] for x in r["rows"].values()), 1.01)
+        yield row(f"instructions per delivery, x {rival}, at worst", worst, target)
+    yield row("syscalls per delivery, at worst", max(x["epoxide"]["syscalls"] for x in r["rows"].values()), 1.01)
 
 
 def of_instructions(r):
@@ -93,12 +93,12 @@ def scaled(each, x):
 
 def draw(path, groups, foot):
     """groups: (id, what, rows, reason why there are none)"""
-    left, width, line, head = 338, 300, 21, 74
+    left, width, line, head = 400, 300, 21, 74
     x_of = lambda share: left + width * share / LONGEST
     lines = sum(1 + max(1, len(rows)) for _, _, rows, _ in groups)
     height = head + lines * line + 34
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {height}" font-family="sans-serif" font-size="13" fill="#222">',
-           f'<rect width="960" height="{height}" fill="#fff"/>',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1030 {height}" font-family="sans-serif" font-size="13" fill="#222">',
+           f'<rect width="1030" height="{height}" fill="#fff"/>',
            '<text x="14" y="26" font-size="17" font-weight="bold">epoxide against its targets: the shorter the better, left of the line is met</text>']
     x = 14
     for colour, text in ((MET, "met"), (MISSED, "missed"), (UNSURE, "the spread is too wide to tell")):
@@ -109,21 +109,22 @@ def draw(path, groups, foot):
     out.append(f'<circle cx="{x + 6}" cy="46" r="5" fill="#fff" stroke="{PEER}" stroke-width="2.5"/><text x="{x + 17}" y="51">best peer</text>')
     y = head
     for name, what, rows, reason in groups:
-        out.append(f'<text x="14" y="{y + 15}" font-weight="bold">{escape(name)}</text><text x="66" y="{y + 15}" font-weight="bold">{escape(what)}</text>')
+        out.append(f'<text x="14" y="{y + 15}" font-weight="bold">{escape(name)}</text><text x="78" y="{y + 15}" font-weight="bold">{escape(what)}</text>')
         y += line
-        if not rows: out.append(f'<text x="66" y="{y + 14}" fill="#777">{escape(reason)}</text>')
+        if not rows: out.append(f'<text x="78" y="{y + 14}" fill="#777">{escape(reason)}</text>')
         for each in rows:
             colour = {"PASS": MET, "FAIL": MISSED}.get(each["verdict"], UNSURE)
             share = scaled(each, each["value"])
-            out.append(f'<text x="66" y="{y + 14}">{escape(each["what"])}</text>' if len(each["what"]) < 42 else
-                       f'<text x="66" y="{y + 14}" textLength="{left - 74}" lengthAdjust="spacingAndGlyphs">{escape(each["what"])}</text>')
-            out.append(f'<rect x="{left}" y="{y + 3}" width="{max(1.0, x_of(share) - left):.1f}" height="14" fill="{colour}"/>')
+            end = max(left + 1, x_of(share))
+            out.append(f'<text x="78" y="{y + 14}">{escape(each["what"])}</text>')
+            out.append(f'<rect x="{left}" y="{y + 3}" width="{end - left:.1f}" height="14" fill="{colour}"/>')
+            if share == LONGEST: out.append(f'<path d="M{end} {y}l11 10l-11 10z" fill="{colour}"/>')
             if each["floor"] is not None: out.append(f'<path d="M{x_of(scaled(each, each["floor"])):.1f} {y + 1}v18" stroke="{FLOOR}" stroke-width="3"/>')
             if each["peer"] is not None: out.append(f'<circle cx="{x_of(scaled(each, each["peer"])):.1f}" cy="{y + 10}" r="5" fill="#fff" stroke="{PEER}" stroke-width="2.5"/>')
-            text = f'{number(each["value"])}, target {">=" if each["more"] else "<="} {number(each["target"])}'
+            text = f'{number(each["value"])}, target {"≥" if each["more"] else "≤"} {number(each["target"])}'
             for key in ("floor", "peer"):
                 if each[key] is not None: text += f', {key} {number(each[key])}'
-            out.append(f'<text x="{left + width + 14}" y="{y + 14}">{escape(text)}</text>')
+            out.append(f'<text x="{left + width + 20}" y="{y + 14}">{escape(text)}</text>')
             y += line
         if not rows: y += line
     out.append(f'<path d="M{x_of(1):.1f} {head - 8}V{y + 4}" stroke="#222" stroke-dasharray="5 4"/><text x="{x_of(1):.1f}" y="{head - 10}" text-anchor="middle" font-size="11">target</text>')
@@ -141,7 +142,7 @@ def write(workloads, ended, smoke=False):
         if not reason:
             report = json.loads(path.read_text())
             rows = rows_of(report)
-            foot = f"one run on Linux {report['kernel']}, {report['cpus']} CPUs; bars longer than {LONGEST:.0f} x the target are cut"
+            foot = f"one run on Linux {report['kernel']}, {report['cpus']} CPUs; an arrow: more than {LONGEST:.0f} x the target"
             words = [word for word, _ in report["verdicts"]]
             reason = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))
         groups.append((name, what, rows, reason))
