@@ -18,6 +18,9 @@ const BODY: usize = 64 << 20;
 struct Args {
     #[command(flatten)]
     server: ServerArgs,
+    /// Bytes that a flush may send before others get their turn; as `ReactorConfig` has it if not given.
+    #[arg(long)]
+    flush_budget: Option<usize>,
 }
 
 fn main() -> io::Result<()> {
@@ -25,7 +28,8 @@ fn main() -> io::Result<()> {
     let body: Vec<u8> = (0..BODY).map(|i| (i % 251) as u8).collect();
     let answer = Bytes::from(http::response("200 OK", &body));
     drop(body);
-    let config = ReactorConfig { max_staged: 2 * BODY, ..ReactorConfig::default() };
+    let mut config = ReactorConfig { max_staged: 2 * BODY, ..ReactorConfig::default() };
+    config.flush_budget = args.flush_budget.unwrap_or(config.flush_budget);
     let set_up = move |builder: &mut epoxide::Builder| {
         builder.config(config);
     };
