@@ -12,7 +12,7 @@ static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn replay(workload: &str, seeds: Range<u64>, rules: &[(Kind, u64, u64)]) {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let workload = ALL.into_iter().find(|known| known.name == workload).expect("a workload of this name");
+    let workload = ALL.iter().copied().find(|known| known.name == workload).expect("a workload of this name");
     for seed in seeds {
         if let Err(story) = run_plan(workload, Plan::of(seed, rules), "this test") {
             panic!("{story}");

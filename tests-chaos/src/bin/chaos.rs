@@ -67,7 +67,7 @@ mod driver {
         }));
         let workloads: Vec<Workload> = match args.workload.as_slice() {
             [] => ALL.to_vec(),
-            names => ALL.into_iter().filter(|workload| names.iter().any(|name| name == workload.name)).collect(),
+            names => ALL.iter().copied().filter(|workload| names.iter().any(|name| name == workload.name)).collect(),
         };
         if workloads.len() < args.workload.len().max(1) {
             let names: Vec<_> = ALL.iter().map(|workload| workload.name).collect();
