@@ -127,8 +127,12 @@ mod driver {
         eprintln!("again: {}", failure.command(&[]));
         if !as_it_is {
             eprintln!("shrinking ...");
-            let without = failure.shrink();
-            eprintln!("smallest: {}\nagain: {}", Plan::new(failure.seed, &without), failure.command(&without));
+            match failure.shrink() {
+                Some(without) => {
+                    eprintln!("smallest: {}\nagain: {}", Plan::new(failure.seed, &without), failure.command(&without));
+                }
+                None => eprintln!("not smaller: on its own, in a process of its own, it does not fail again"),
+            }
         }
         1
     }
