@@ -192,8 +192,18 @@ pub async fn send_part(
     Ok(())
 }
 
-/// Receives stream `key` until it ends, by ways of every kind.
-pub async fn receive(reader: &mut impl Source, key: u64, mut rng: Rng, note: Note) -> Got {
+/// Receives stream `key` until it ends, by ways of every kind. An end must stay what it is.
+pub async fn receive(reader: &mut impl Source, key: u64, rng: Rng, note: Note) -> Got {
+    let got = receive_all(reader, key, rng, &note).await;
+    note.say(format!("asking again for the end after {}", got.n));
+    let again = reader.read().await.map(|more| more.map(|more| more.len()));
+    match (&got.end, &again) {
+        (End::Fin, Ok(None)) | (End::Error(..), Err(_)) | (End::Corrupt(_), _) => got,
+        (end, _) => Got { n: got.n, end: End::Corrupt(format!("it ended with {end:?}, and then with {again:?}")) },
+    }
+}
+
+async fn receive_all(reader: &mut impl Source, key: u64, mut rng: Rng, note: &Note) -> Got {
     let mut n = 0;
     let mut space = [0; 700];
     loop {

@@ -250,7 +250,8 @@ async fn visit(kind: usize, addr: SocketAddr, rng: &mut Rng) -> Result<(), Strin
         _ => {}
     }
     for _ in 0..=rng.below(20) {
-        let ping = rng.bytes(1 + rng.below(PING) as usize);
+        let len = 1 + rng.below(PING) as usize;
+        let ping = rng.bytes(len);
         connection.send_all(&ping).await.map_err(|error| format!("send: {error}"))?;
         if rng.below(60) == 0 {
             // Leaves with the answer on its way.
@@ -322,7 +323,8 @@ async fn secret_visit(addr: SocketAddr, rng: &mut Rng) -> Result<(), String> {
     let client = made.clone()?;
     let mut session = client.connect(addr, "soak").await.map_err(|error| format!("handshake: {error}"))?;
     for _ in 0..=rng.below(5) {
-        let ping = rng.bytes(1 + rng.below(PING) as usize);
+        let len = 1 + rng.below(PING) as usize;
+        let ping = rng.bytes(len);
         if rng.below(10) == 0 {
             session.update_keys(true).map_err(|error| format!("new keys: {error}"))?;
         }
