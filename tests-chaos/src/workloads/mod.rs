@@ -27,6 +27,7 @@ use std::sync::{Arc, OnceLock};
 use epoxide::{Connection, ReactorHandle, workers as pool};
 use epoxide_tests_e2e::{Rng, loopback};
 
+use crate::plan::Kind;
 use crate::stream::{self, Got, Sink, Source};
 use crate::trial::{Note, Party, Trial};
 use crate::verdict::{Ledger, Served};
@@ -62,6 +63,15 @@ pub const ALL: &[Workload] = &[
     #[cfg(feature = "tls")]
     Workload { name: "tls_threads", run: tls_threads::run },
 ];
+
+/// Fails by design under every plan that cuts a recv short: so that the report and the shrinking are tested. Not among
+/// [`ALL`].
+pub const FAILS: Workload = Workload { name: "fails", run: fails };
+
+fn fails(trial: &mut Trial) -> Result<(), String> {
+    let is_cut_short = trial.plan.rules.iter().any(|(_, rule)| rule.kind == Kind::RecvShort);
+    if is_cut_short { Err("this workload fails by design".into()) } else { Ok(()) }
+}
 
 /// The reactors of a trial, for handlers: known once the runtime has started.
 pub(crate) type Reactors = Arc<OnceLock<Vec<ReactorHandle>>>;
