@@ -12,7 +12,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::plan::{self, Plan};
-use crate::trial::{LIMIT, Trial};
+use crate::trial::{PATIENCE, Trial};
 use crate::workloads::Workload;
 
 /// How often a smaller plan is tried before it counts as passing: schedules differ.
@@ -71,7 +71,7 @@ fn alarm(text: Option<String>) {
         let _ = std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread starts");
         let _ = arrived.recv();
     });
-    *ALARM.lock().unwrap_or_else(PoisonError::into_inner) = text.map(|text| (Instant::now() + LIMIT * 2, text));
+    *ALARM.lock().unwrap_or_else(PoisonError::into_inner) = text.map(|text| (Instant::now() + PATIENCE + Duration::from_secs(60), text));
 }
 
 /// What a run of many seeds came to.
