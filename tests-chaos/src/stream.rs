@@ -219,9 +219,9 @@ async fn receive_all(reader: &mut impl Source, key: u64, mut rng: Rng, note: &No
             },
             2 => match reader.look(&mut space).await {
                 Ok((0, _)) => Ok(None),
-                other => other.map(|(got, is_taken)| {
-                    Some((check(key, n, &space[..got]), if is_taken { got } else { 0 }))
-                }),
+                other => {
+                    other.map(|(got, is_taken)| Some((check(key, n, &space[..got]), if is_taken { got } else { 0 })))
+                }
             },
             3 => match reader.read().await {
                 Ok(Some(mut first)) => {

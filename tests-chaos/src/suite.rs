@@ -71,7 +71,8 @@ fn alarm(text: Option<String>) {
         let _ = std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread starts");
         let _ = arrived.recv();
     });
-    *ALARM.lock().unwrap_or_else(PoisonError::into_inner) = text.map(|text| (Instant::now() + PATIENCE + Duration::from_secs(60), text));
+    *ALARM.lock().unwrap_or_else(PoisonError::into_inner) =
+        text.map(|text| (Instant::now() + PATIENCE + Duration::from_secs(60), text));
 }
 
 /// What a run of many seeds came to.

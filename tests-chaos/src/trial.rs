@@ -187,8 +187,7 @@ impl Trial {
     /// What the party came to.
     pub fn join<T>(&self, party: Party<T>) -> Result<T, String> {
         let name = party.name.clone();
-        self.join_if_any(party)?
-            .ok_or_else(|| format!("{name}: dropped before it was done\n{}", self.diagnosis()))
+        self.join_if_any(party)?.ok_or_else(|| format!("{name}: dropped before it was done\n{}", self.diagnosis()))
     }
 
     /// What the party came to; `None`: it was dropped with its place.

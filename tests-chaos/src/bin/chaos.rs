@@ -67,7 +67,12 @@ mod driver {
         }));
         let workloads: Vec<Workload> = match args.workload.as_slice() {
             [] => ALL.to_vec(),
-            names => ALL.iter().chain([&FAILS]).copied().filter(|workload| names.iter().any(|name| name == workload.name)).collect(),
+            names => ALL
+                .iter()
+                .chain([&FAILS])
+                .copied()
+                .filter(|workload| names.iter().any(|name| name == workload.name))
+                .collect(),
         };
         if workloads.len() < args.workload.len().max(1) {
             let names: Vec<_> = ALL.iter().map(|workload| workload.name).collect();

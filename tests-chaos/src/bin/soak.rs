@@ -261,7 +261,9 @@ async fn visit(kind: usize, addr: SocketAddr, rng: &mut Rng) -> Result<(), Strin
         while at < ping.len() {
             match connection.read().await {
                 Ok(Some(got)) if ping[at..].starts_with(&got) => at += got.len(),
-                other => return Err(format!("byte {at} of {}: {:?}", ping.len(), other.map(|got| got.map(|g| g.len())))),
+                other => {
+                    return Err(format!("byte {at} of {}: {:?}", ping.len(), other.map(|got| got.map(|g| g.len()))));
+                }
             }
         }
         if rng.below(8) == 0 {

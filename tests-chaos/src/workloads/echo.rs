@@ -82,12 +82,7 @@ impl Meddle {
 }
 
 /// Pumps until both directions are over; `meddles`: towards the backend, and back.
-pub(super) async fn proxy(
-    mut connection: Connection,
-    to: SocketAddr,
-    mut rng: Rng,
-    meddles: [Meddle; 2],
-) -> Served {
+pub(super) async fn proxy(mut connection: Connection, to: SocketAddr, mut rng: Rng, meddles: [Meddle; 2]) -> Served {
     let Some(reactor) = ReactorHandle::current() else { return Served::Cut };
     let Ok(upstream) = reactor.connect(to).await else {
         // What the client gets must not look like an answer.

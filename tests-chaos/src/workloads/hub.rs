@@ -62,8 +62,7 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
         trial.join(party)?.map_err(|error| format!("WRONG: an open hub with room refused publisher {p}: {error:?}"))?;
         sent[p] = frames;
     }
-    let close =
-        trial.party("the close", Place::Thread, move |_| async move { hub.close(PATIENCE).await });
+    let close = trial.party("the close", Place::Thread, move |_| async move { hub.close(PATIENCE).await });
     let closed = trial.join(close)?;
     for party in readers {
         let (counts, end) = trial.join(party)?;

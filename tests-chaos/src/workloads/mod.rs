@@ -295,12 +295,7 @@ pub(crate) fn sender(
     })
 }
 
-pub(crate) fn receiver(
-    trial: &mut Trial,
-    name: &str,
-    mut reader: impl Source + 'static,
-    key: u64,
-) -> Party<Got> {
+pub(crate) fn receiver(trial: &mut Trial, name: &str, mut reader: impl Source + 'static, key: u64) -> Party<Got> {
     let (place, rng) = (trial.anywhere(), trial.fork());
     trial.party(
         format!("{name} receives"),
