@@ -36,8 +36,8 @@ mod writer;
 pub use byte_stream::{ByteStream, FlushStream};
 #[cfg(feature = "hyper")]
 pub use compat::hyper::{
-    ClientBody, ClientOptions, HttpClient, HttpClientError, HttpOptions, HttpOptionsBuilder, HttpTimer, HttpVersions,
-    LocalExecutor, SendExecutor, serve_http, serve_http_send, upgraded_stream,
+    BodyTimeout, ClientBody, ClientOptions, HttpClient, HttpClientError, HttpOptions, HttpOptionsBuilder, HttpTimer,
+    HttpVersions, LocalExecutor, SendExecutor, TimedBody, serve_http, serve_http_send, upgraded_stream,
 };
 #[cfg(feature = "tower")]
 pub use compat::tower::{

@@ -11,6 +11,7 @@
 //! | `write_half` | staging | any thread |
 //! | `write_ops` | the write family: named futures | any thread |
 //! | `shared` | whole frames from many threads | any thread |
+//! | `shared_send` | how such a frame goes out | any thread |
 //! | `shared_wait` | waiting for frames to be out, for the end | any thread |
 //! | `layer` | what TLS stands on | any thread |
 //! | `frames` | where shared frames end, who waits for them | pure |
@@ -74,6 +75,7 @@ mod send_file_loom;
 pub(crate) mod shared;
 #[cfg(all(test, loom))]
 mod shared_loom;
+pub(crate) mod shared_send;
 pub(crate) mod shared_wait;
 pub(crate) mod socket_word;
 #[cfg(all(test, not(loom)))]

@@ -17,7 +17,7 @@ use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use clap::Parser;
 use epoxide::{ReadHalf, WriteHalf, time};
-use epoxide_pipes::{ByteStream, HttpOptions, TowerService, serve_http, upgraded_stream};
+use epoxide_pipes::{BodyTimeout, ByteStream, HttpOptions, TowerService, serve_http, upgraded_stream};
 use epoxide_samples::cli::ServerArgs;
 use epoxide_samples::server;
 use futures_util::future::{Either, select};
@@ -40,6 +40,9 @@ struct Args {
 /// How often a quiet WebSocket is asked whether it lives.
 const PING: Duration = Duration::from_secs(20);
 
+/// A client that stalls in a request's body for longer gets an error instead of an answer.
+const BODY_STALL: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Copy)]
 struct App {
     max_frame: usize,
@@ -54,7 +57,7 @@ fn main() -> io::Result<()> {
         .route("/stream", get(streamed))
         .route("/ws", any(websocket))
         .with_state(App { max_frame: args.max_frame });
-    let service = TowerService::new(router);
+    let service = BodyTimeout::new(TowerService::new(router), BODY_STALL);
     let options = HttpOptions::default();
     server::run("axum_app", &args.server, "/api/hello", move |connection| {
         serve_http(connection, service.clone(), options)

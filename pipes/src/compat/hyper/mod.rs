@@ -10,9 +10,11 @@
 //! | `serve` | the driver of a served connection: versions, clocks, drain |
 //! | `server_io` | what a served connection reads and writes through |
 //! | `tracked` | counts the requests in progress |
+//! | `body_timeout` | a clock for each request's body |
 //! | `upgraded` | the stream of an upgraded connection |
 //! | `client`, `client_error`, `pool` | the client, its errors, its idle connections |
 
+mod body_timeout;
 mod client;
 mod client_error;
 mod io;
@@ -24,6 +26,7 @@ mod server_io;
 mod tracked;
 mod upgraded;
 
+pub use body_timeout::{BodyTimeout, TimedBody};
 pub use client::{ClientBody, ClientOptions, HttpClient};
 pub use client_error::HttpClientError;
 pub use options::{HttpOptions, HttpOptionsBuilder, HttpVersions};
