@@ -82,13 +82,14 @@ impl SharedWriter {
         if self.core.layer.is_none() && frame.len().wrapping_sub(1) < body.home.config.flush_budget {
             let mut slow = lock(&body.slow);
             if slow.out.is_empty() && body.flush.claim() {
+                // Nothing waits: all of them are out.
+                let before = slow.end;
                 if let Some(frames) = &mut slow.frames {
-                    // Nothing waits: all of them are out.
-                    frames.settle(slow.end);
+                    frames.settle(before);
                 }
-                slow.end += frame.len() as u64;
+                let end = before + frame.len() as u64;
+                slow.end = end;
                 body.queued.fetch_add(frame.len(), Ordering::Relaxed);
-                let end = slow.end;
                 drop(slow);
                 return self.send_alone(frame, end, here);
             }
@@ -180,7 +181,7 @@ impl SharedWriter {
     }
 
     /// Appends a frame and says where it ends.
-    fn append(&self, frame: &Bytes, limits: &SharedLimits, now: u32) -> Result<u64, Refusal> {
+    pub(super) fn append(&self, frame: &Bytes, limits: &SharedLimits, now: u32) -> Result<u64, Refusal> {
         let mut slow = self.admit(frame.len(), now, limits)?;
         if frame.is_empty() {
             return Ok(0);

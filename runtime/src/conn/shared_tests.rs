@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::config::ReactorConfig;
+use crate::conn::body::Body;
 use crate::conn::connection::Connection;
+use crate::conn::drive::{self, Batch, Drive};
+use crate::conn::flush_word::Kick;
 use crate::exec::home::{Home, Msg};
 use crate::id::ListenerId;
 use crate::stats::Stats;
