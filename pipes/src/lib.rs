@@ -52,4 +52,4 @@ pub use hub::Hub;
 pub use read_slice::ReadSlice;
 pub use reader::{DEFAULT_MAX_HELD, PipeReader, ReadPipe, ReadResult};
 pub use sequence::{Sequence, Slices};
-pub use writer::{DEFAULT_WRITE_HIGH_WATER, FlushPipe, FlushResult, PipeWriter, ShutdownPipe, WritePipe};
+pub use writer::{DEFAULT_WRITE_HIGH_WATER, FlushPipe, FlushResult, PipeWriter, SendPipe, ShutdownPipe, WritePipe};
