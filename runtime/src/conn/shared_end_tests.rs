@@ -5,6 +5,7 @@ use super::*;
 use crate::buf::Outgoing;
 use crate::conn::drive::{self, Batch, Drive};
 use crate::conn::flush_word::Kick;
+use crate::conn::shared_limits::Refusal;
 use std::future::Future;
 use std::io::Write;
 use std::os::fd::AsFd;

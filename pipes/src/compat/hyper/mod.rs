@@ -12,11 +12,12 @@
 //! | `tracked` | counts the requests in progress |
 //! | `body_timeout` | a clock for each request's body |
 //! | `upgraded` | the stream of an upgraded connection |
-//! | `client`, `client_error`, `pool` | the client, its errors, its idle connections |
+//! | `client`, `client_options`, `client_error`, `pool` | the client, what it can be told, its errors, its idle connections |
 
 mod body_timeout;
 mod client;
 mod client_error;
+mod client_options;
 mod io;
 mod options;
 mod pool;
@@ -27,8 +28,9 @@ mod tracked;
 mod upgraded;
 
 pub use body_timeout::{BodyTimeout, TimedBody};
-pub use client::{ClientBody, ClientOptions, HttpClient};
+pub use client::{ClientBody, HttpClient};
 pub use client_error::HttpClientError;
+pub use client_options::ClientOptions;
 pub use options::{HttpOptions, HttpOptionsBuilder, HttpVersions};
 pub use rt::{HttpTimer, LocalExecutor, SendExecutor};
 pub use serve::{serve_http, serve_http_send};
