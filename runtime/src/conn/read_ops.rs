@@ -6,6 +6,7 @@
 use crate::buf::{BufPool, RecvBuf};
 use crate::conn::read_half::{Got, Intent, ReadHalf, recv_buffer};
 use crate::sys;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -193,12 +194,18 @@ pub(crate) fn tail_of<'a>(buf: &'a mut RecvBuf, home: &'static BufPool, max: usi
 }
 
 /// The future of `read_slice` and `peek`.
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct ReadSlice<'a> {
     half: &'a mut ReadHalf,
     space: &'a mut [u8],
     peek: bool,
+}
+
+impl fmt::Debug for ReadSlice<'_> {
+    /// Never the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadSlice").field("len", &self.space.len()).finish_non_exhaustive()
+    }
 }
 
 impl Future for ReadSlice<'_> {
