@@ -5,6 +5,7 @@
 use crate::read_half::TlsReadHalf;
 use crate::write_half::TlsWriteHalf;
 use epoxide::RecvBuf;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -59,11 +60,17 @@ impl Future for TlsReadMore<'_> {
 }
 
 /// The future of `read_slice`.
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsReadSlice<'a> {
     half: &'a mut TlsReadHalf,
     space: &'a mut [u8],
+}
+
+impl fmt::Debug for TlsReadSlice<'_> {
+    /// Never the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsReadSlice").field("len", &self.space.len()).finish_non_exhaustive()
+    }
 }
 
 impl<'a> TlsReadSlice<'a> {
@@ -125,11 +132,17 @@ impl Future for TlsShutdown<'_> {
 }
 
 /// The future of `send_all`.
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsSendAll<'a> {
     half: &'a mut TlsWriteHalf,
     bytes: &'a [u8],
+}
+
+impl fmt::Debug for TlsSendAll<'_> {
+    /// Never the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsSendAll").field("left", &self.bytes.len()).finish_non_exhaustive()
+    }
 }
 
 impl<'a> TlsSendAll<'a> {
