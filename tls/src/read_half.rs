@@ -36,6 +36,8 @@ pub struct TlsReadHalf {
     /// Records in a row that were no data, from a kernel that decrypts.
     idle_records: u32,
     over: Option<End>,
+    /// Plaintext that a peek has shown and no read has taken; never empty.
+    pub(crate) seen: Option<RecvBuf>,
 }
 
 /// How the input ended. Every later read says the same.
@@ -54,7 +56,7 @@ pub(crate) type Fill<'a> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'a;
 
 impl TlsReadHalf {
     pub(crate) fn new(half: ReadHalf, session: Arc<Session>, ready: bool) -> Self {
-        Self { half, session, input: None, ready, begun: false, idle_records: 0, over: None }
+        Self { half, session, input: None, ready, begun: false, idle_records: 0, over: None, seen: None }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -159,7 +161,7 @@ impl TlsReadHalf {
         }
     }
 
-    fn try_plain<T>(
+    pub(crate) fn try_plain<T>(
         &mut self,
         mut into: impl FnMut(&ReadHalf, &mut Fill<'_>) -> io::Result<T>,
     ) -> io::Result<Option<T>> {
@@ -206,7 +208,7 @@ impl TlsReadHalf {
     }
 
     /// The one way to read: `into` says where plaintext goes, and is called only when there may be some.
-    fn poll_plain<T>(
+    pub(crate) fn poll_plain<T>(
         &mut self,
         cx: &mut Context<'_>,
         idle: bool,
@@ -228,7 +230,7 @@ impl TlsReadHalf {
     }
 
     /// The same where the kernel decrypts: what is received is data.
-    fn poll_kernel<T>(
+    pub(crate) fn poll_kernel<T>(
         &mut self,
         idle: bool,
         mut receive: impl FnMut(&mut ReadHalf) -> Poll<io::Result<Option<T>>>,
@@ -299,6 +301,9 @@ impl TlsReadHalf {
         &mut self,
         into: &mut impl FnMut(&ReadHalf, &mut Fill<'_>) -> io::Result<T>,
     ) -> Option<io::Result<Option<T>>> {
+        if let Some(seen) = self.seen.take() {
+            return Some(self.take_seen(seen, into));
+        }
         if self.over.is_none() && self.ready {
             let Self { half, session, input, .. } = self;
             let mut end = (0, Next::More);

@@ -109,6 +109,7 @@ fn the_read_clock_ends_every_kind_of_read() {
                 let mut first = conn.read().await?.expect("a byte that says how to read");
                 let end = match &first[..] {
                     b"m" => conn.read_more(&mut first).await.map(drop),
+                    b"p" => conn.peek(&mut [0; 10]).await.map(drop),
                     b"s" => conn.read_slice(&mut [0; 10]).await.map(drop),
                     _ => conn.read().await.map(drop),
                 };
@@ -118,7 +119,7 @@ fn the_read_clock_ends_every_kind_of_read() {
         });
     });
     let context = client::context(&world.authority, |_| {});
-    for way in ["r", "m", "s"] {
+    for way in ["r", "m", "s", "p"] {
         let mut client = try_connect(server.addr(), &context, Some("localhost")).unwrap();
         client.write_all(way.as_bytes()).unwrap();
         let error = told.recv_timeout(HANG).expect("the clock does not run").unwrap_err();
