@@ -7,14 +7,18 @@
 //! | `io` | hyper's `Read` and `Write` for [`ByteStream`](crate::ByteStream) and [`Duplex`](crate::Duplex) |
 //! | `rt` | its timer and executors |
 //! | `options` | what `serve_http` can be told |
-//! | `serve` | the driver of a served connection: versions, clocks, drain |
+//! | `serve` | the driver of a served connection: versions, drain |
+//! | `clocks` | when a head, an idle connection or a drain ends it |
 //! | `server_io` | what a served connection reads and writes through |
 //! | `tracked` | counts the requests in progress |
 //! | `upgraded` | the stream of an upgraded connection |
 //! | `client`, `client_error`, `pool` | the client, its errors, its idle connections |
+//! | `client_io` | what a client's connection reads and writes through |
 
 mod client;
 mod client_error;
+mod client_io;
+mod clocks;
 mod io;
 mod options;
 mod pool;
