@@ -11,6 +11,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// The future of `read` and `read_idle`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.send_all(b"hello").await?;
+/// assert_eq!(&server.read().await?.unwrap()[..], b"hello");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsRead<'a> {
@@ -35,6 +47,23 @@ impl Future for TlsRead<'_> {
 }
 
 /// The future of `read_more`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.send_all(b"hel").await?;
+/// let mut data = server.read().await?.unwrap();
+/// client.send_all(b"lo").await?;
+/// while data.len() < 5 {
+///     assert_ne!(server.read_more(&mut data).await?, 0, "the peer's end");
+/// }
+/// assert_eq!(&data[..], b"hello");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsReadMore<'a> {
@@ -59,6 +88,19 @@ impl Future for TlsReadMore<'_> {
 }
 
 /// The future of `read_slice`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.send_all(b"hello").await?;
+/// let mut space = [0; 3];
+/// assert_eq!(server.read_slice(&mut space).await?, 3);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsReadSlice<'a> {
@@ -83,6 +125,19 @@ impl Future for TlsReadSlice<'_> {
 }
 
 /// The future of `flush`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.stage(b"one ")?;
+/// client.stage(b"two")?;
+/// client.flush().await?; // both, in one record
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsFlush<'a> {
@@ -104,6 +159,18 @@ impl Future for TlsFlush<'_> {
 }
 
 /// The future of `shutdown`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.shutdown().await?; // what is staged, close_notify, FIN
+/// assert!(server.read().await?.is_none());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsShutdown<'a> {
@@ -125,6 +192,17 @@ impl Future for TlsShutdown<'_> {
 }
 
 /// The future of `send_all`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.send_all(&[7; 100_000]).await?; // in records of 16 KiB
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsSendAll<'a> {

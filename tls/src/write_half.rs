@@ -28,6 +28,19 @@ const RECORD: usize = 16 * 1024;
 /// elsewhere.
 ///
 /// Dropping it discards what is staged and not flushed, and sends close_notify and FIN behind a flush in flight.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// let (read, mut write) = client.into_split();
+/// std::thread::spawn(move || epoxide::block_on(write.send_all(b"from another thread")).unwrap());
+/// assert!(server.read().await?.unwrap().starts_with(b"from"));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct TlsWriteHalf {
     // Dropped before the session, which it asks for the close_notify.

@@ -9,6 +9,7 @@ mod handshakes;
 mod hosts;
 mod interop;
 mod ktls;
+mod limits_table;
 mod malformed;
 mod mutual;
 mod ours;

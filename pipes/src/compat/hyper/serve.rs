@@ -1,8 +1,8 @@
 //! `serve_http`: HTTP/1 and HTTP/2 on a connection, with hyper as the codec.
 //!
-//! Job: find the version, drive hyper as the clocks say, and end in good order at a drain. State owned: hyper's connection
-//! and its clocks, in one future. Thread class: any thread, one task. Laws kept: 6 (an
-//! idle connection ends at a drain, a busy one is answered first), 16.
+//! Job: find the version, drive hyper as the clocks say, end in good order at a drain, and by a reset what is cut. State
+//! owned: hyper's connection and its clocks, in one future. Thread class: any thread, one task. Laws kept: 6 (an idle
+//! connection ends at a drain, a busy one is answered first; a cut body does not look whole), 16.
 
 use super::clocks::{Clocks, MOMENT, Next};
 use super::options::{HttpOptions, HttpVersions};
