@@ -137,13 +137,25 @@ impl Home {
         self.wake();
     }
 
+    /// The same where it is known that this is another thread.
+    #[inline]
+    pub(crate) fn inject_from_elsewhere(&self, msg: Msg) {
+        self.inbox.push(msg);
+        self.wake_from(false);
+    }
+
     /// Wakes the reactor if it sleeps. To be called AFTER what it shall see was published.
     pub(crate) fn wake(&self) {
+        self.wake_from(local::is_here(self));
+    }
+
+    #[inline]
+    fn wake_from(&self, is_home: bool) {
         if self.flag.claim_wake() {
             self.wake_fd.signal();
-            self.count(Count::EventfdWrites, 1);
+            self.count_from(is_home, Count::EventfdWrites, 1);
         } else {
-            self.count(Count::EventfdWritesSaved, 1);
+            self.count_from(is_home, Count::EventfdWritesSaved, 1);
         }
     }
 
@@ -214,6 +226,7 @@ impl Home {
         &self.wake_fd
     }
 
+    #[inline]
     pub(crate) fn take_message(&self) -> Option<Msg> {
         let msg = self.inbox.pop();
         if matches!(msg, Some(Msg::Post(_) | Msg::Adopt(_))) {
@@ -222,6 +235,7 @@ impl Home {
         msg
     }
 
+    #[inline]
     pub(crate) fn has_messages(&self) -> bool {
         !self.inbox.is_empty()
     }

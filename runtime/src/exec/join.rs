@@ -142,17 +142,24 @@ impl<T> Future for JoinHandle<T> {
     /// # Panics
     /// When polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let waiter = cx.waker().clone();
-        let mut cell = lock(&self.shared.0);
-        if cell.settled {
-            let result = cell.result.take();
+        let mut waiter = None;
+        loop {
+            let mut cell = lock(&self.shared.0);
+            if cell.settled {
+                let result = cell.result.take();
+                drop(cell);
+                return Poll::Ready(result.expect("a JoinHandle was polled again after it had given its result"));
+            }
+            if let Some(waiter) = waiter.take() {
+                let old = cell.waiter.replace(waiter);
+                drop(cell);
+                drop(old);
+                return Poll::Pending;
+            }
             drop(cell);
-            return Poll::Ready(result.expect("a JoinHandle was polled again after it had given its result"));
+            // Cloned between two looks: it is foreign code, and most handles are awaited when their task is over.
+            waiter = Some(cx.waker().clone());
         }
-        let old = cell.waiter.replace(waiter);
-        drop(cell);
-        drop(old);
-        Poll::Pending
     }
 }
 

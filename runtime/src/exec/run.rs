@@ -20,24 +20,35 @@ use std::task::Poll;
 /// The most polls of one pass, whatever its budget: tasks that wake each other for ever do not hold it.
 const MAX_POLLS: usize = 65_536;
 
-/// Polls runnable tasks, at most `budget`, also those that are woken meanwhile by others. `polled` is told after each poll
-/// where that task was spawned. Returns how many there were.
+/// Polls runnable tasks, at most `budget`, also those that are woken meanwhile by others. `refill` is asked, with the polls
+/// so far, when nothing is runnable: true, it may have made something so. `polled` is told after each poll where that
+/// task was spawned. Returns how many there were.
 #[inline]
-pub(crate) fn batch(budget: usize, mut polled: impl FnMut(Option<&'static Location<'static>>)) -> usize {
+pub(crate) fn batch(
+    budget: usize,
+    mut refill: impl FnMut(usize) -> bool,
+    mut polled: impl FnMut(Option<&'static Location<'static>>),
+) -> usize {
     let mut pending: Option<(TaskId, Task)> = None;
     let mut polls = 0;
-    while polls < budget.min(MAX_POLLS) {
-        // One borrow a task: the last one goes back, the next one comes out.
-        let next = local::with_tasks(|tasks| {
-            if let Some((id, task)) = pending.take() {
-                tasks.put_back(id, task);
-            }
-            tasks.next()
-        });
-        let Some((id, task)) = next else { break };
-        pending = poll(id, task);
-        polled(watched::last_polled());
-        polls += 1;
+    loop {
+        while polls < budget.min(MAX_POLLS) {
+            // One borrow a task: the last one goes back, the next one comes out.
+            let next = local::with_tasks(|tasks| {
+                if let Some((id, task)) = pending.take() {
+                    tasks.put_back(id, task);
+                }
+                tasks.next()
+            });
+            let Some((id, task)) = next else { break };
+            pending = poll(id, task);
+            polled(watched::last_polled());
+            polls += 1;
+        }
+        // With one still pending the budget is used up.
+        if polls == 0 || pending.is_some() || !refill(polls) {
+            break;
+        }
     }
     local::with_tasks(|tasks| {
         if let Some((id, task)) = pending.take() {
@@ -68,7 +79,7 @@ fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
             if !ok {
                 local::count_here(Count::HandlerErrors, 1);
             }
-            discard(id, task, Discard::No, None);
+            finish(id, task);
             None
         }
         Err(payload) => {
@@ -78,6 +89,13 @@ fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
             None
         }
     }
+}
+
+/// A future has returned: drops it, and keeps its header for another task.
+fn finish(id: TaskId, task: Task) {
+    let header = task.header().clone();
+    caught_inside(|| drop(task));
+    local::retire(id, header);
 }
 
 /// Drops a task's future on its own thread, telling what it holds why.
@@ -92,6 +110,12 @@ fn discard(id: TaskId, task: Task, why: Discard, thrown: Option<Box<dyn Any + Se
 /// Runs user code (a waker, a hook, a Drop); a panic is counted and goes no further.
 pub(crate) fn caught(f: impl FnOnce()) -> bool {
     watched::note_outside();
+    caught_inside(f)
+}
+
+/// The same as a part of a task's poll: its time is that task's.
+#[inline]
+fn caught_inside(f: impl FnOnce()) -> bool {
     let ok = quiet(f);
     if !ok {
         local::count_here(Count::Panics, 1);

@@ -19,10 +19,27 @@ impl Reactor {
             if !self.home.has_messages() {
                 return;
             }
-            if let Some(msg) = self.home.take_message() {
-                self.serve(msg);
+            match self.home.take_message() {
+                Some(Msg::Wake(id)) => local::wake_from_inbox(id),
+                Some(msg) => self.serve(msg),
+                None => {}
             }
         }
+    }
+
+    /// Serves the wakes that came since, up to the first message that is something else.
+    #[inline]
+    pub(super) fn read_wakes(&self) -> Option<Msg> {
+        for _ in 0..INBOX_BUDGET {
+            match self.home.take_message()? {
+                Msg::Wake(id) => local::wake_from_inbox(id),
+                other => return Some(other),
+            }
+            if !self.home.has_messages() {
+                break;
+            }
+        }
+        None
     }
 
     pub(super) fn read_own_messages(&mut self) {
@@ -33,7 +50,7 @@ impl Reactor {
         }
     }
 
-    fn serve(&mut self, msg: Msg) {
+    pub(super) fn serve(&mut self, msg: Msg) {
         match msg {
             Msg::Wake(id) => local::wake_from_inbox(id),
             Msg::Owed(key) => self.owed.push_back(key),
