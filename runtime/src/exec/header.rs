@@ -5,7 +5,7 @@
 //! Thread class: any thread, also after the reactor is gone and during thread teardown. Laws: 7, 9, 16 (one bit
 //! bounds the inbox entries of a task).
 
-use crate::exec::home::{Home, Msg, Stage};
+use crate::exec::home::{Home, Stage};
 use crate::exec::local;
 use crate::id::TaskId;
 use crate::stats::Count;
@@ -101,7 +101,7 @@ impl Header {
     fn notify_from_elsewhere(&self, id: TaskId) {
         if !self.notified.swap(true, Ordering::AcqRel) && self.home.stage() < Stage::Stopped {
             self.home.counts.add_foreign(Count::WakesRemote, 1);
-            self.home.inject_from_elsewhere(Msg::Wake(id));
+            self.home.inject_wake(id);
         }
     }
 }

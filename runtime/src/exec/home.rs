@@ -17,12 +17,16 @@ use crate::sync::plain::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::sync::wake::WakeFlag;
 use crate::sys::eventfd::WakeFd;
 use crate::trace;
-use crossbeam_queue::SegQueue;
+use crossbeam_queue::{ArrayQueue, SegQueue};
 use std::any::Any;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Wakes from other threads that find a place in a ring: half of the instructions of the inbox, and no allocation. More
+/// than that go through the inbox.
+const WAKES: usize = 256;
 
 /// A closure to be run on the reactor thread. Counted by the gate.
 pub(crate) type Post = Box<dyn FnOnce() + Send>;
@@ -39,7 +43,7 @@ pub(crate) trait Guest: Any + Send + Sync {
 /// What a reactor is told. Wakes, owed flushes and let-go connections are never refused: a bit per task and per
 /// connection bounds them.
 pub(crate) enum Msg {
-    /// Put the task into the run queue.
+    /// Put the task into the run queue. Only while the ring of wakes is full.
     Wake(TaskId),
     /// The connection's flush is out of budget and belongs to the reactor.
     Owed(Key),
@@ -86,6 +90,7 @@ pub(crate) struct Home {
     pub(crate) timers: Erased,
     /// The pools of its runtime.
     pub(crate) pools: Erased,
+    wakes: ArrayQueue<TaskId>,
     inbox: SegQueue<Msg>,
     flag: WakeFlag,
     wake_fd: WakeFd,
@@ -113,6 +118,7 @@ impl Home {
             drain_waiters: DrainWaiters::default(),
             timers: Erased::default(),
             pools: Erased::default(),
+            wakes: ArrayQueue::new(WAKES),
             inbox: SegQueue::new(),
             flag: WakeFlag::new(),
             wake_fd: WakeFd::new()?,
@@ -137,10 +143,12 @@ impl Home {
         self.wake();
     }
 
-    /// The same where it is known that this is another thread.
+    /// Has the reactor put a task into its run queue. On other threads than its own.
     #[inline]
-    pub(crate) fn inject_from_elsewhere(&self, msg: Msg) {
-        self.inbox.push(msg);
+    pub(crate) fn inject_wake(&self, id: TaskId) {
+        if let Err(id) = self.wakes.push(id) {
+            self.inbox.push(Msg::Wake(id));
+        }
         self.wake_from(false);
     }
 
@@ -233,6 +241,17 @@ impl Home {
             self.gate.leave(1);
         }
         msg
+    }
+
+    /// The next task that another thread woke. What was posted before its wake is in the inbox by then.
+    #[inline]
+    pub(crate) fn take_wake(&self) -> Option<TaskId> {
+        self.wakes.pop()
+    }
+
+    #[inline]
+    pub(crate) fn has_wakes(&self) -> bool {
+        !self.wakes.is_empty()
     }
 
     #[inline]

@@ -20,19 +20,19 @@ use std::task::Poll;
 /// The most polls of one pass, whatever its budget: tasks that wake each other for ever do not hold it.
 const MAX_POLLS: usize = 65_536;
 
-/// Polls runnable tasks, at most `budget`, also those that are woken meanwhile by others. `refill` is asked, with the polls
-/// so far, when nothing is runnable: true, it may have made something so. `polled` is told after each poll where that
+/// Polls runnable tasks, at most `budget`, also those that are woken meanwhile by others. `refill` is asked
+/// when nothing is runnable any more: true, it may have made something so. `polled` is told after each poll where that
 /// task was spawned. Returns how many there were.
 #[inline]
 pub(crate) fn batch(
     budget: usize,
-    mut refill: impl FnMut(usize) -> bool,
+    mut refill: impl FnMut() -> bool,
     mut polled: impl FnMut(Option<&'static Location<'static>>),
 ) -> usize {
     let mut pending: Option<(TaskId, Task)> = None;
-    let mut polls = 0;
+    let (limit, mut polls) = (budget.min(MAX_POLLS), 0);
     loop {
-        while polls < budget.min(MAX_POLLS) {
+        while polls < limit {
             // One borrow a task: the last one goes back, the next one comes out.
             let next = local::with_tasks(|tasks| {
                 if let Some((id, task)) = pending.take() {
@@ -45,8 +45,7 @@ pub(crate) fn batch(
             polled(watched::last_polled());
             polls += 1;
         }
-        // With one still pending the budget is used up.
-        if polls == 0 || pending.is_some() || !refill(polls) {
+        if polls == 0 || polls == limit || !refill() {
             break;
         }
     }

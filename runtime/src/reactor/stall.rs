@@ -17,7 +17,6 @@ use crate::exec::handle::ReactorHandle;
 use crate::exec::{run, watched};
 use crate::stats::Count;
 use crate::{sys, trace};
-use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -32,15 +31,6 @@ const TIMED_MS: u64 = 60_000;
 /// How often a pass that has served its tasks looks for wakes that came from other threads meanwhile, before it looks at
 /// epoll again: a worker and a task that wake each other for ever must not hold off events.
 const ROUNDS: u32 = 16;
-
-/// Tasks of a pass whose time is judged together.
-struct Span {
-    begun: u64,
-    /// Polls of the pass before it.
-    polls_before: usize,
-    /// How often the pass may still look for wakes.
-    rounds: u32,
-}
 
 /// User code held a reactor's loop longer than
 /// [`ReactorConfig::stall_threshold`](crate::ReactorConfig::stall_threshold): everything else on that reactor waited.
@@ -114,75 +104,50 @@ impl Reactor {
         if begun < self.stalls.timed_until {
             return self.run_timed(begun, budget);
         }
-        let mut span = Span { begun, polls_before: 0, rounds: ROUNDS };
-        let polls = run::batch(budget, |polls| self.home.has_messages() && self.refill(polls, &mut span), |_| ());
+        let mut rounds = ROUNDS;
+        let polls = run::batch(budget, || self.home.has_wakes() && self.refill(&mut rounds), |_| ());
         if polls > 0 {
             let now = sys::clock::monotonic_coarse_ms();
             if now.saturating_sub(self.now_ms) > HELD_MS {
                 self.date_anew(now);
             }
-            self.judge(&span, polls, now);
-        }
-    }
-
-    #[inline]
-    fn judge(&mut self, span: &Span, polls: usize, now: u64) {
-        let took = now.saturating_sub(span.begun);
-        if took > self.stalls.limit && polls > span.polls_before {
-            let polls = polls - span.polls_before;
-            let last = if polls == 1 { watched::last_polled() } else { None };
-            self.stalled(took, last.map_or(StalledBy::OneOf(polls), StalledBy::Task));
-        }
-    }
-
-    /// Between two tasks of a pass, when none is runnable: wakes from other threads make some so. The first message that is
-    /// something else ends it, as posts have a budget of their own; what user code it runs is measured apart.
-    #[inline(never)]
-    fn refill(&mut self, polls: usize, span: &mut Span) -> bool {
-        if span.rounds == 0 {
-            return false;
-        }
-        span.rounds -= 1;
-        if let Some(other) = self.read_wakes() {
-            let before = sys::clock::monotonic_coarse_ms();
-            self.judge(span, polls, before);
-            self.serve(other);
-            let now = sys::clock::monotonic_coarse_ms();
-            let took = now.saturating_sub(before);
-            if watched::take_outside() && took > self.stalls.limit {
-                self.stalled(took, StalledBy::Outside);
+            let took = now.saturating_sub(begun);
+            if took > self.stalls.limit {
+                let last = if polls == 1 { watched::last_polled() } else { None };
+                self.stalled(took, last.map_or(StalledBy::OneOf(polls), StalledBy::Task));
             }
-            *span = Span { begun: now, polls_before: polls, rounds: 0 };
         }
-        true
+    }
+
+    /// Tasks that other threads woke since the inbox was read; true: there are some to be polled in this pass. Not past
+    /// other messages: what was posted before a wake is run before its task.
+    #[inline(never)]
+    fn refill(&self, rounds: &mut u32) -> bool {
+        *rounds -= 1;
+        self.read_wakes();
+        *rounds > 0 && !self.home.has_messages()
     }
 
     /// The same, with a look at the clock after each poll.
     #[cold]
     fn run_timed(&mut self, begun: u64, budget: usize) {
-        let (last, mut slowest) = (Cell::new(begun), (0, None));
-        // Each poll is timed, so that none is left to be judged together with others.
-        let mut span = Span { begun, polls_before: usize::MAX, rounds: ROUNDS };
-        let refill = |polls| {
-            let is_refilled = self.home.has_messages() && self.refill(polls, &mut span);
-            last.set(last.get().max(span.begun));
-            is_refilled
-        };
+        let (mut last, mut slowest, mut rounds) = (begun, (0, None), ROUNDS);
+        let refill = || self.home.has_wakes() && self.refill(&mut rounds);
         let polls = run::batch(budget, refill, |spawned_at| {
             let now = sys::clock::monotonic_coarse_ms();
-            let took = now.saturating_sub(last.replace(now));
+            let took = now.saturating_sub(last);
+            last = now;
             if took > slowest.0 {
                 slowest = (took, spawned_at);
             }
         });
-        let last = last.get();
         if last.saturating_sub(self.now_ms) > HELD_MS {
             self.date_anew(last);
         }
         match slowest {
             (took, Some(task)) if took > self.stalls.limit => self.stalled(took, StalledBy::Task(task)),
             _ => {
-                let took = last.saturating_sub(span.begun);
+                let took = last.saturating_sub(begun);
                 if took > self.stalls.limit {
                     self.stalled(took, StalledBy::OneOf(polls));
                 }
