@@ -1,9 +1,9 @@
 //! The home: what other threads, and everything that outlives a pass, see of a reactor.
 //!
-//! State: the inbox and its wake flag, the eventfd, the post gate, the stop request, the shared counters, the
-//! configuration. Who touches it: any thread pushes; the reactor drains. It lives in an `Arc` that every connection,
-//! task and handle of the reactor holds, so a late wake finds an open eventfd that nobody polls. Thread class: any
-//! thread. Laws: 7, 9, 12, 16.
+//! State: the ring of wakes, the inbox, the wake flag of both, the eventfd, the post gate, the stop request, the shared
+//! counters, the configuration. Who touches it: any thread pushes; the reactor drains. It lives in an `Arc` that every
+//! connection, task and handle of the reactor holds, so a late wake finds an open eventfd that nobody polls. Thread
+//! class: any thread. Laws: 7, 9, 12, 16.
 
 use crate::config::ReactorConfig;
 use crate::exec::draining::DrainWaiters;
@@ -144,7 +144,7 @@ impl Home {
     }
 
     /// Has the reactor put a task into its run queue. On other threads than its own.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn inject_wake(&self, id: TaskId) {
         if let Err(id) = self.wakes.push(id) {
             self.inbox.push(Msg::Wake(id));

@@ -220,9 +220,9 @@ impl<T> Completer<T> {
 
 impl<T> Drop for Completer<T> {
     fn drop(&mut self) {
-        let result = self.result.take().unwrap_or_else(|| Err(why_discarded()));
+        self.result.get_or_insert_with(|| Err(why_discarded()));
         let mut cell = lock(&self.shared.0);
-        cell.result = Some(result);
+        std::mem::swap(&mut cell.result, &mut self.result);
         cell.settled = true;
         let waiter = cell.waiter.take();
         drop(cell);

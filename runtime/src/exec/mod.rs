@@ -36,4 +36,6 @@ pub(crate) mod spare;
 pub(crate) mod spawn;
 pub(crate) mod task;
 pub(crate) mod tasks;
+#[cfg(all(test, loom))]
+mod wake_order_loom;
 pub(crate) mod watched;

@@ -1,7 +1,8 @@
 //! Polls tasks: a bounded batch, one panic boundary a poll.
 //!
 //! A task that is woken during the batch is polled in the same one, except by its own wake: a yield ends its turn, so a
-//! flooded reader gets one share a pass, and tasks that wake each other cost no pass each.
+//! flooded reader gets one share a pass, and tasks that wake each other cost no pass each. Wakes of other threads are
+//! the caller's to bring in (`refill`).
 //!
 //! State: none of its own. Thread class: reactor only. Laws: 8 (budget), 10 (panics are caught per task, the pass
 //! goes on; no user code under a borrow), 6 (what a discarded task held is reset).
@@ -55,9 +56,6 @@ pub(crate) fn batch(
         }
         tasks.end_pass();
     });
-    if polls > 0 {
-        local::count_here(Count::TaskPolls, polls as u64);
-    }
     polls
 }
 

@@ -35,8 +35,12 @@ impl Reactor {
     #[inline]
     pub(super) fn read_wakes(&self) {
         for _ in 0..INBOX_BUDGET {
-            let Some(id) = self.home.take_wake() else { return };
-            local::wake_from_inbox(id);
+            if let Some(id) = self.home.take_wake() {
+                local::wake_from_inbox(id);
+            }
+            if !self.home.has_wakes() {
+                return;
+            }
         }
     }
 

@@ -74,6 +74,8 @@ mod loom_tests {
         CheckThenAnnounce,
         NoProducerFence,
         NoReactorFence,
+        /// There are several queues; one of them is not looked at again.
+        OneSourceForgotten,
     }
 
     fn produce(s: &Shared, i: usize, v: Variant) {
@@ -105,7 +107,11 @@ mod loom_tests {
         } else {
             s.flag.announce_sleep();
         }
-        let found = take(s);
+        let found = if v == Variant::OneSourceForgotten {
+            usize::from(s.queue.items[0].swap(false, Ordering::AcqRel))
+        } else {
+            take(s)
+        };
         *got += found;
         found == 0
     }
@@ -153,6 +159,12 @@ mod loom_tests {
     #[should_panic(expected = "lost wake")]
     fn loom_twin_no_fence_in_the_producer() {
         run(Variant::NoProducerFence);
+    }
+
+    #[test]
+    #[should_panic(expected = "lost wake")]
+    fn loom_twin_a_source_that_is_not_looked_at_again() {
+        run(Variant::OneSourceForgotten);
     }
 
     #[test]
