@@ -138,9 +138,9 @@ pub(crate) fn wake_here(home: &Home, id: TaskId) -> bool {
     })
 }
 
-/// Reactor: serves a wake that came through the inbox.
+/// Reactor: serves a wake that came from another thread.
 #[inline]
-pub(crate) fn wake_from_inbox(id: TaskId) {
+pub(crate) fn wake_from_elsewhere(id: TaskId) {
     // Cleared before it is served (law 16). No task is being polled now: each is in its slot.
     with_tasks(|tasks| tasks.wake_told(id, |task| task.header().clear_notified()));
 }

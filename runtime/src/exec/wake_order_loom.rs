@@ -1,4 +1,4 @@
-//! Wakes have a ring, everything else an inbox: what a thread posted before it woke a task is seen before the task is
+//! Wakes have a queue of their own, everything else the inbox: what a thread posted before it woke a task is seen before the task is
 //! polled (law 7: a pass takes wakes, THEN looks at the inbox).
 //!
 //! State: stand-ins for the two queues, from atomics only. Thread class: loom's. Laws: 7, 8.

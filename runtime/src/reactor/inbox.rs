@@ -23,10 +23,8 @@ impl Reactor {
             if !self.home.has_messages() {
                 return;
             }
-            match self.home.take_message() {
-                Some(Msg::Wake(id)) => local::wake_from_inbox(id),
-                Some(msg) => self.serve(msg),
-                None => {}
+            if let Some(msg) = self.home.take_message() {
+                self.serve(msg);
             }
         }
     }
@@ -36,7 +34,7 @@ impl Reactor {
     pub(super) fn read_wakes(&self) {
         for _ in 0..INBOX_BUDGET {
             if let Some(id) = self.home.take_wake() {
-                local::wake_from_inbox(id);
+                local::wake_from_elsewhere(id);
             }
             if !self.home.has_wakes() {
                 return;
@@ -54,7 +52,6 @@ impl Reactor {
 
     fn serve(&mut self, msg: Msg) {
         match msg {
-            Msg::Wake(id) => local::wake_from_inbox(id),
             Msg::Owed(key) => self.owed.push_back(key),
             Msg::LetGo(key) => self.let_go(key),
             Msg::Adopt(guest) => self.adopt(guest),
