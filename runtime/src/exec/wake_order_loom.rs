@@ -22,7 +22,7 @@ fn run(variant: Variant) {
             move || {
                 let [inbox, wakes] = &*queues;
                 let order = if variant == Variant::WakesFirst { [wakes, inbox] } else { [inbox, wakes] };
-                order.map(|queue| queue.store(true, Ordering::Release));
+                order.iter().for_each(|queue| queue.store(true, Ordering::Release));
             }
         });
         let [inbox, wakes] = &*queues;
