@@ -95,7 +95,7 @@ def run(options, report):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < size + 200: raise SystemExit(f"B15: {size} clients need as many descriptors, and RLIMIT_NOFILE is {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, size + 200), hard))
-    servers.build_raw()
+    servers.build(["raw"])
     port = servers.free_port()
     server = subprocess.Popen(["taskset", "-c", "0"] + servers.command("raw").replace("{addr}", f"127.0.0.1:{port}").split(),
                               stdout=subprocess.DEVNULL)
