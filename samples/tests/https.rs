@@ -12,7 +12,7 @@ use common::Sample;
 use epoxide_pipes::ByteStream;
 use epoxide_tests_e2e::Gate;
 use epoxide_tls::{Pem, TlsConfig, TlsReadHalf, TlsWriteHalf};
-use futures_util::{SinkExt, StreamExt};
+use futures_util::StreamExt;
 use secure::{CERTS, curl, start, try_it};
 use std::io::Read;
 use std::path::Path;
