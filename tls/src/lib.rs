@@ -53,7 +53,7 @@
 //! | `ktls` | kernel TLS: the keys (`keys`), records that are no data (`records`), what BoringSSL says (`heard`), new keys on the way (`renew`), not to receive too much before (`exact`) | any thread |
 //! | `send_file` | the future that sends a file | any thread |
 //! | `facts` | what was negotiated | pure |
-//! | `https` | [`serve_https`]: the handshake, then HTTP by what was agreed on (feature `hyper`) | any thread |
+//! | `https` | `serve_https`: the handshake, then HTTP by what was agreed on (feature `hyper`) | any thread |
 //! | `error` | every way it fails | pure |
 //! | `ffi` | the calls that `boring` has no safe form of | any thread |
 //!
