@@ -46,8 +46,8 @@ pub struct ReactorConfig {
     /// it brings something: [`Stats::probes`](crate::Stats::probes) and
     /// [`probes_missed`](crate::Stats::probes_missed) tell. Default true.
     pub optimistic_reads: bool,
-    /// Bytes that one flush, or flushes in a row, may send on a reactor thread before others get their turn. Default
-    /// 256 KiB.
+    /// Bytes that one flush, or flushes in a row, may send on a reactor thread before others get their turn; up to 16 times
+    /// as many while nobody else wants the thread. Default 256 KiB.
     pub flush_budget: usize,
     /// Posts from other threads that may wait. Default 65 536.
     pub max_posts: usize,

@@ -92,6 +92,11 @@ impl TlsConnection {
         self.read.read_slice(space)
     }
 
+    /// See [`TlsReadHalf::peek`].
+    pub fn peek<'a>(&'a mut self, space: &'a mut [u8]) -> TlsReadSlice<'a> {
+        self.read.peek(space)
+    }
+
     /// See [`TlsReadHalf::poll_read`].
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
         self.read.poll_read(cx)

@@ -47,10 +47,12 @@
 //! | `session` | the session lock: encrypt, decrypt (law 14) | any thread |
 //! | `wire` | what BoringSSL reads from and writes to | under the session lock |
 //! | `connection`, `read_half`, `write_half` | what users hold | any thread |
+//! | `peek` | looking at plaintext without taking it | any thread |
 //! | `read_ops` | the named futures of reading and writing | any thread |
 //! | `ktls` | kernel TLS: the keys (`keys`), records that are no data (`records`), what BoringSSL says (`heard`), not to receive too much before (`exact`) | any thread |
 //! | `send_file` | the future that sends a file | any thread |
 //! | `facts` | what was negotiated | pure |
+//! | `https` | [`serve_https`]: the handshake, then HTTP by what was agreed on (feature `hyper`) | any thread |
 //! | `error` | every way it fails | pure |
 //! | `ffi` | the calls that `boring` has no safe form of | any thread |
 //!
@@ -70,8 +72,11 @@ mod facts;
 mod ffi;
 mod handshake;
 mod hosts;
+#[cfg(feature = "hyper")]
+mod https;
 mod ktls;
 mod options;
+mod peek;
 mod read_half;
 mod read_ops;
 mod resume;
@@ -93,6 +98,8 @@ pub use error::TlsError;
 pub use facts::TlsFacts;
 pub use handshake::Handshake;
 pub use hosts::Host;
+#[cfg(feature = "hyper")]
+pub use https::{serve_https, serve_https_send};
 pub use ktls::Ktls;
 pub use options::{ClientAuth, Pem, TlsVersion};
 pub use read_half::TlsReadHalf;

@@ -87,7 +87,7 @@ impl Future for TlsReadMore<'_> {
     }
 }
 
-/// The future of `read_slice`.
+/// The future of `read_slice` and `peek`.
 ///
 /// ```
 /// # use epoxide_tls::*;
@@ -106,12 +106,18 @@ impl Future for TlsReadMore<'_> {
 pub struct TlsReadSlice<'a> {
     half: &'a mut TlsReadHalf,
     space: &'a mut [u8],
+    peek: bool,
 }
 
 impl<'a> TlsReadSlice<'a> {
     pub(crate) fn new(half: &'a mut TlsReadHalf, space: &'a mut [u8]) -> Self {
         half.begin_wait();
-        Self { half, space }
+        Self { half, space, peek: false }
+    }
+
+    pub(crate) fn peek(half: &'a mut TlsReadHalf, space: &'a mut [u8]) -> Self {
+        half.begin_wait();
+        Self { half, space, peek: true }
     }
 }
 
@@ -119,8 +125,8 @@ impl Future for TlsReadSlice<'_> {
     type Output = io::Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { half, space } = &mut *self;
-        half.poll_slice(cx, space)
+        let Self { half, space, peek } = &mut *self;
+        if *peek { half.poll_peek(cx, space) } else { half.poll_slice(cx, space) }
     }
 }
 
@@ -216,7 +222,7 @@ impl<'a> TlsSendAll<'a> {
     }
 }
 
-/// Bytes that `send_all` stages at a time: what is encrypted under one hold of the lock.
+/// Bytes that `send_all` takes at a time: what is encrypted under one hold of the lock.
 const PORTION: usize = 256 * 1024;
 
 impl Future for TlsSendAll<'_> {
@@ -225,13 +231,9 @@ impl Future for TlsSendAll<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { half, bytes } = &mut *self;
         loop {
-            let room = half.room().min(PORTION);
-            if room > 0 {
-                let (now, later) = bytes.split_at(bytes.len().min(room));
-                half.stage(now)?;
-                *bytes = later;
-            }
-            match half.poll_flush(cx) {
+            let (now, later) = bytes.split_at(bytes.len().min(half.room()).min(PORTION));
+            *bytes = later;
+            match half.poll_send(cx, now) {
                 Poll::Ready(Ok(())) if bytes.is_empty() => return Poll::Ready(Ok(())),
                 // The queue is empty now: there is room for the next portion.
                 Poll::Ready(Ok(())) => {}

@@ -346,6 +346,8 @@ impl ReadHalf {
             return reason.map(|reason| Err(reason.into()));
         }
         body.end(CloseReason::from_io("recv", &error));
+        // Every later read says the same, though some errnos (ENOMEM) leave a socket with bytes that a recv would bring.
+        (self.over, self.more) = (true, true);
         Some(Err(self.stored_reason()))
     }
 

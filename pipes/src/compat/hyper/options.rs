@@ -70,6 +70,17 @@ impl HttpOptions {
     pub fn builder() -> HttpOptionsBuilder {
         HttpOptionsBuilder { options: Self::default() }
     }
+
+    /// The same limits and clocks for other versions, as of a connection that has agreed on one.
+    #[must_use]
+    pub fn with_versions(self, versions: HttpVersions) -> Self {
+        Self { versions, ..self }
+    }
+
+    /// Which versions of HTTP are spoken.
+    pub fn versions(&self) -> HttpVersions {
+        self.versions
+    }
 }
 
 /// Makes [`HttpOptions`]; [`build`](Self::build) refuses what cannot work.

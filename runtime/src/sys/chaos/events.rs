@@ -25,12 +25,17 @@ pub(in crate::sys) fn wait(
     let end = timeout.map(|ms| Instant::now() + Duration::from_millis(ms));
     if let Some(faults) = faults() {
         match faults.call(Call::Wait) {
-            Fault::Interrupted => return Ok(0),
+            Fault::Interrupted => {
+                crate::sync::store_buffer::drain();
+                return Ok(0);
+            }
             // sleep: a pass is to be late.
             Fault::Late(time) => std::thread::sleep(time),
             _ => {}
         }
     }
+    // As late as that: see there.
+    crate::sync::store_buffer::drain();
     loop {
         let left = end.map_or(SLICE, |end| end.saturating_duration_since(Instant::now()).min(SLICE));
         let count = kernel(events, Some(super::super::whole_ms(left)))?;
