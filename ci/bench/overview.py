@@ -111,7 +111,7 @@ def draw(path, groups, foot):
     for name, what, rows, reason in groups:
         out.append(f'<text x="14" y="{y + 15}" font-weight="bold">{escape(name)}</text><text x="78" y="{y + 15}" font-weight="bold">{escape(what)}</text>')
         y += line
-        if not rows: out.append(f'<text x="78" y="{y + 14}" fill="#777">{escape(reason)}</text>')
+        if not rows: out.append(f'<text x="78" y="{y + 14}" fill="#777">{escape(reason.split(". ")[0])}</text>')
         for each in rows:
             colour = {"PASS": MET, "FAIL": MISSED}.get(each["verdict"], UNSURE)
             share = scaled(each, each["value"])
