@@ -21,7 +21,7 @@ def has_valgrind():
 
 
 def collected(runtime, workload, n):
-    p = subprocess.run(["valgrind", "--max-threads=2000", "--tool=callgrind", "--callgrind-out-file=/dev/null", str(PROGRAM), runtime, workload, str(n)],
+    p = subprocess.run(["valgrind", "--tool=callgrind", "--max-threads=2000", "--callgrind-out-file=/dev/null", str(PROGRAM), runtime, workload, str(n)],
                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=600)
     found = re.search(r"Collected : (\d+)", p.stderr)
     if p.returncode or not found: raise SystemExit(f"micro {runtime} {workload} {n} failed:\n{p.stderr[-2000:]}")

@@ -8,6 +8,16 @@ use std::time::Duration;
 /// How a reactor works. Every field has a default that suits a server; a `Duration` of zero switches a clock off.
 ///
 /// Bad values are refused by `build()` with an error that names the field and its limit.
+///
+/// ```
+/// use epoxide::{ReactorConfig, Runtime};
+/// use std::time::Duration;
+///
+/// let patient = ReactorConfig { read_timeout: Duration::from_secs(600), ..ReactorConfig::default() };
+/// let server = Runtime::builder().reactors(1).config(patient.clone()).build().unwrap();
+/// let refused = Runtime::builder().config(ReactorConfig { max_posts: 0, ..patient }).build().unwrap_err();
+/// assert!(refused.to_string().contains("max_posts"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReactorConfig {
     /// Bytes of a receive buffer, 1 to 1 GiB. Default 16 KiB.

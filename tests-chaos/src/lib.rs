@@ -11,13 +11,18 @@
 //! | `stream` | bytes that are known in advance, ways to send and to receive them |
 //! | `verdict` | what one connection's ends must agree about |
 //! | `suite` | many trials, the report, the shrinking of a failure |
-//! | `workloads` | what is attacked |
+//! | `workloads` | what is attacked; with the feature `tls` also sessions of `epoxide-tls` |
+//! | `identity` | a certificate for them |
+//!
+//! `bin/chaos` is the driver of `ci/chaos`; `bin/soak` is a mixed load without faults, for `ci/soak`.
 //!
 //! The oracle: every byte equal and in order; every future settled in time, else the parties that hang are named with
 //! what they were doing; nothing that was cut looks whole; connections, tasks, buffers, descriptors and threads are back
 //! where they were.
 #![doc = include_str!("../MUTATIONS.md")]
 
+#[cfg(feature = "tls")]
+pub mod identity;
 #[cfg(epoxide_chaos)]
 pub mod plan;
 #[cfg(epoxide_chaos)]

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use bytes::Bytes;
-use epoxide::{CloseReason, ReadHalf, WriteHalf};
+use epoxide::{CloseReason, ReadHalf, RecvBuf, StagedLimit, WriteHalf};
 use epoxide_tests_e2e::Rng;
 
 use crate::trial::Note;
@@ -21,6 +21,83 @@ pub fn byte(key: u64, at: usize) -> u8 {
 /// Bytes `from..to` of stream `key`.
 pub fn bytes(key: u64, from: usize, to: usize) -> Vec<u8> {
     (from..to).map(|at| byte(key, at)).collect()
+}
+
+/// A writing half, plain or of a session.
+pub trait Sink: Send {
+    /// Copies behind what is staged.
+    fn stage(&mut self, bytes: &[u8]) -> Result<(), StagedLimit>;
+    /// Puts behind what is staged.
+    fn stage_bytes(&mut self, bytes: Bytes) -> Result<(), StagedLimit>;
+    /// Sends what is staged.
+    fn flush(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+    /// Stages and flushes.
+    fn send_all(&mut self, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
+    /// Flushes and ends.
+    fn shutdown(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+    /// Now and then: new keys, where there are any.
+    fn renew(&mut self, _rng: &mut Rng) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A reading half, plain or of a session.
+pub trait Source: Send {
+    /// Reads a block.
+    fn read(&mut self) -> impl Future<Output = io::Result<Option<RecvBuf>>> + Send;
+    /// Reads behind the bytes of a block.
+    fn read_more(&mut self, block: &mut RecvBuf) -> impl Future<Output = io::Result<usize>> + Send;
+    /// Reads into a slice.
+    fn read_slice(&mut self, space: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;
+    /// Looks at what is there: how many bytes, and whether they are taken by that.
+    fn look(&mut self, space: &mut [u8]) -> impl Future<Output = io::Result<(usize, bool)>> + Send;
+}
+
+/// The traits by the methods of the same names, for what has them all; `more` is what it has beyond.
+macro_rules! halves {
+    ($writer:ty { $($more_out:tt)* } $reader:ty { $($more_in:tt)* }) => {
+        impl crate::stream::Sink for $writer {
+            fn stage(&mut self, bytes: &[u8]) -> Result<(), epoxide::StagedLimit> {
+                Self::stage(self, bytes)
+            }
+            fn stage_bytes(&mut self, bytes: bytes::Bytes) -> Result<(), epoxide::StagedLimit> {
+                Self::stage_bytes(self, bytes)
+            }
+            fn flush(&mut self) -> impl Future<Output = std::io::Result<()>> + Send {
+                Self::flush(self)
+            }
+            async fn send_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+                Self::send_all(self, bytes).await
+            }
+            fn shutdown(&mut self) -> impl Future<Output = std::io::Result<()>> + Send {
+                Self::shutdown(self)
+            }
+            $($more_out)*
+        }
+        impl crate::stream::Source for $reader {
+            fn read(&mut self) -> impl Future<Output = std::io::Result<Option<epoxide::RecvBuf>>> + Send {
+                Self::read(self)
+            }
+            async fn read_more(&mut self, block: &mut epoxide::RecvBuf) -> std::io::Result<usize> {
+                Self::read_more(self, block).await
+            }
+            async fn read_slice(&mut self, space: &mut [u8]) -> std::io::Result<usize> {
+                Self::read_slice(self, space).await
+            }
+            $($more_in)*
+        }
+    };
+}
+#[cfg(feature = "tls")]
+pub(crate) use halves;
+
+halves! {
+    WriteHalf {}
+    ReadHalf {
+        async fn look(&mut self, space: &mut [u8]) -> io::Result<(usize, bool)> {
+            self.peek(space).await.map(|n| (n, false))
+        }
+    }
 }
 
 /// How a stream ended.
@@ -65,11 +142,26 @@ fn refused(limit: &epoxide::StagedLimit) -> io::Error {
 }
 
 /// Sends bytes `0..len` of stream `key`, in pieces and by ways of every kind, then the FIN.
-pub async fn send(writer: &mut WriteHalf, key: u64, len: usize, mut rng: Rng, note: Note) -> io::Result<()> {
+pub async fn send(writer: &mut impl Sink, key: u64, len: usize, rng: Rng, note: Note) -> io::Result<()> {
+    send_part(writer, key, len, len, rng, &note).await?;
+    note.say(format!("shutting down after {len}"));
+    writer.shutdown().await
+}
+
+/// Sends bytes `0..until` of them, the same way, without the end.
+pub async fn send_part(
+    writer: &mut impl Sink,
+    key: u64,
+    len: usize,
+    until: usize,
+    mut rng: Rng,
+    note: &Note,
+) -> io::Result<()> {
     let mut at = 0;
-    while at < len {
+    while at < until {
+        writer.renew(&mut rng)?;
         let most = [1, 50, 2000, 40_000][rng.below(4) as usize];
-        let piece = bytes(key, at, len.min(at + 1 + rng.below(most) as usize));
+        let piece = bytes(key, at, until.min(at + 1 + rng.below(most) as usize));
         note.say(format!("sending {}..{} of {len}", at, at + piece.len()));
         at += piece.len();
         match rng.below(6) {
@@ -97,12 +189,21 @@ pub async fn send(writer: &mut WriteHalf, key: u64, len: usize, mut rng: Rng, no
             }
         }
     }
-    note.say(format!("shutting down after {len}"));
-    writer.shutdown().await
+    Ok(())
 }
 
-/// Receives stream `key` until it ends, by ways of every kind.
-pub async fn receive(reader: &mut ReadHalf, key: u64, mut rng: Rng, note: Note) -> Got {
+/// Receives stream `key` until it ends, by ways of every kind. An end must stay what it is.
+pub async fn receive(reader: &mut impl Source, key: u64, rng: Rng, note: Note) -> Got {
+    let got = receive_all(reader, key, rng, &note).await;
+    note.say(format!("asking again for the end after {}", got.n));
+    let again = reader.read().await.map(|more| more.map(|more| more.len()));
+    match (&got.end, &again) {
+        (End::Fin, Ok(None)) | (End::Error(..), Err(_)) | (End::Corrupt(_), _) => got,
+        (end, _) => Got { n: got.n, end: End::Corrupt(format!("it ended with {end:?}, and then with {again:?}")) },
+    }
+}
+
+async fn receive_all(reader: &mut impl Source, key: u64, mut rng: Rng, note: &Note) -> Got {
     let mut n = 0;
     let mut space = [0; 700];
     loop {
@@ -116,9 +217,11 @@ pub async fn receive(reader: &mut ReadHalf, key: u64, mut rng: Rng, note: Note) 
                 None => continue,
                 Some(result) => result.map(|got| got.map(|got| (check(key, n, &got), got.len()))),
             },
-            2 => match reader.peek(&mut space).await {
-                Ok(0) => Ok(None),
-                other => other.map(|got| Some((check(key, n, &space[..got]), 0))),
+            2 => match reader.look(&mut space).await {
+                Ok((0, _)) => Ok(None),
+                other => {
+                    other.map(|(got, is_taken)| Some((check(key, n, &space[..got]), if is_taken { got } else { 0 })))
+                }
             },
             3 => match reader.read().await {
                 Ok(Some(mut first)) => {

@@ -12,7 +12,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::plan::{self, Plan};
-use crate::trial::{LIMIT, Trial};
+use crate::trial::{PATIENCE, Trial};
 use crate::workloads::Workload;
 
 /// How often a smaller plan is tried before it counts as passing: schedules differ.
@@ -71,7 +71,8 @@ fn alarm(text: Option<String>) {
         let _ = std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread starts");
         let _ = arrived.recv();
     });
-    *ALARM.lock().unwrap_or_else(PoisonError::into_inner) = text.map(|text| (Instant::now() + LIMIT * 2, text));
+    *ALARM.lock().unwrap_or_else(PoisonError::into_inner) =
+        text.map(|text| (Instant::now() + PATIENCE + Duration::from_secs(60), text));
 }
 
 /// What a run of many seeds came to.
@@ -122,10 +123,14 @@ impl Failure {
         format!("ci/chaos --workload {} --seed {}{without} --times 50", self.workload, self.seed)
     }
 
-    /// Leaves out rule after rule while it still fails; returns the numbers of those that are not needed.
-    pub fn shrink(&self) -> Vec<usize> {
+    /// Leaves out rule after rule while it still fails; returns the numbers of those that are not needed. `None`: the whole
+    /// plan does not fail again either, so nothing can be told.
+    pub fn shrink(&self) -> Option<Vec<usize>> {
         let begun = Instant::now();
         let mut without: Vec<usize> = Vec::new();
+        if !self.fails_again(&without) {
+            return None;
+        }
         let all: Vec<usize> = Plan::new(self.seed, &[]).rules.iter().map(|(i, _)| *i).collect();
         for rule in all {
             if begun.elapsed() >= SHRINKING {
@@ -137,7 +142,7 @@ impl Failure {
                 without.pop();
             }
         }
-        without
+        Some(without)
     }
 
     fn fails_again(&self, without: &[usize]) -> bool {
@@ -145,7 +150,10 @@ impl Failure {
         let Ok(program) = std::env::current_exe() else { return false };
         let mut command = Command::new(program);
         command.args(["--workload", self.workload, "--seed", &self.seed.to_string(), "--no-shrink"]);
-        command.args(["--times", &TRIES.to_string(), "--without", &list]);
+        command.args(["--times", &TRIES.to_string()]);
+        if !list.is_empty() {
+            command.args(["--without", &list]);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| !status.success())
     }

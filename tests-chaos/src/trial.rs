@@ -14,8 +14,12 @@ use epoxide_tests_e2e::{Baseline, Rng, block_within, wait_until};
 
 use crate::plan::{Director, Plan};
 
-/// How long one run may take before it counts as hanging.
+/// How long one run may take before it counts as hanging, if nobody says anything new either.
 pub const LIMIT: Duration = Duration::from_secs(30);
+/// How long nobody may have said anything new by then: a starved machine is slow, but it goes on.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How long one run may take in all.
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Where a party runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,15 +34,15 @@ pub enum Place {
 
 /// What a party says about itself.
 #[derive(Clone, Debug)]
-pub struct Note(Arc<Mutex<String>>);
+pub struct Note(Arc<Mutex<(String, Instant)>>);
 
 impl Note {
     /// Says what comes next.
     pub fn say(&self, doing: impl Into<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = doing.into();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (doing.into(), Instant::now());
     }
 
-    fn read(&self) -> String {
+    fn read(&self) -> (String, Instant) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -50,7 +54,7 @@ pub struct Board(Arc<Mutex<Vec<(String, Note)>>>);
 impl Board {
     /// A line for a party.
     pub fn line(&self, name: impl Into<String>) -> Note {
-        let note = Note(Arc::default());
+        let note = Note(Arc::new(Mutex::new((String::new(), Instant::now()))));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name.into(), note.clone()));
         note
     }
@@ -59,12 +63,17 @@ impl Board {
     pub fn show(&self) -> String {
         let mut text = String::new();
         for (name, note) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            let doing = note.read();
+            let (doing, _) = note.read();
             if !doing.is_empty() {
                 let _ = writeln!(text, "  {name}: {doing}");
             }
         }
         text
+    }
+
+    /// When anybody said anything last.
+    fn last_word(&self) -> Option<Instant> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(_, note)| note.read().1).max()
     }
 }
 
@@ -177,22 +186,25 @@ impl Trial {
 
     /// What the party came to.
     pub fn join<T>(&self, party: Party<T>) -> Result<T, String> {
-        let left = (self.begun + LIMIT).saturating_duration_since(Instant::now());
-        party.result.recv_timeout(left).map_err(|error| match error {
-            RecvTimeoutError::Timeout => self.hang(&party.name),
-            RecvTimeoutError::Disconnected => {
-                format!("{}: dropped before it was done\n{}", party.name, self.diagnosis())
-            }
-        })
+        let name = party.name.clone();
+        self.join_if_any(party)?.ok_or_else(|| format!("{name}: dropped before it was done\n{}", self.diagnosis()))
     }
 
     /// What the party came to; `None`: it was dropped with its place.
     pub fn join_if_any<T>(&self, party: Party<T>) -> Result<Option<T>, String> {
-        let left = (self.begun + LIMIT).saturating_duration_since(Instant::now());
-        match party.result.recv_timeout(left) {
-            Ok(value) => Ok(Some(value)),
-            Err(RecvTimeoutError::Disconnected) => Ok(None),
-            Err(RecvTimeoutError::Timeout) => Err(self.hang(&party.name)),
+        let mut until = self.begun + LIMIT;
+        loop {
+            match party.result.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(value) => return Ok(Some(value)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {
+                    let silent = self.board.last_word().map_or(until, |last| last + SILENCE);
+                    if silent <= Instant::now() || self.begun.elapsed() >= PATIENCE {
+                        return Err(self.hang(&party.name));
+                    }
+                    until = silent;
+                }
+            }
         }
     }
 
@@ -279,7 +291,7 @@ pub fn run_at(runtime: &Runtime, place: Place, future: impl Future<Output = ()> 
             let handle = runtime.handle();
             let run = move || {
                 let _entered = handle.enter();
-                block_within(future, LIMIT + Duration::from_secs(5))
+                block_within(future, PATIENCE + Duration::from_secs(5))
             };
             let _ = std::thread::Builder::new().name("party".into()).spawn(run).expect("a thread starts");
         }

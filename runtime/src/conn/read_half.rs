@@ -24,6 +24,13 @@ use std::task::{Context, Poll, Waker};
 /// The reading half of a connection: `Send`, used by one task at a time, on any thread.
 ///
 /// Dropping it discards further input once the write half is gone too; until then the write half works on.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+/// let (read, write) = epoxide::Connection::from_unix(ours).unwrap().into_split();
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct ReadHalf {
     pub(crate) body: Held,
@@ -339,6 +346,8 @@ impl ReadHalf {
             return reason.map(|reason| Err(reason.into()));
         }
         body.end(CloseReason::from_io("recv", &error));
+        // Every later read says the same, though some errnos (ENOMEM) leave a socket with bytes that a recv would bring.
+        (self.over, self.more) = (true, true);
         Some(Err(self.stored_reason()))
     }
 

@@ -79,9 +79,9 @@ impl Sweep {
         Self { due: now + TICK_MS, ticks: 0, needed_until: 0, cursor: 0 }
     }
 
-    /// How long until the tick, if it is needed at all.
-    pub(super) fn time_to_tick(&self, now: u64, needed: bool) -> Option<Duration> {
-        (needed || self.ticks < self.needed_until).then(|| Duration::from_millis(self.due.saturating_sub(now)))
+    /// Milliseconds until the tick, if it is needed at all.
+    pub(super) fn time_to_tick(&self, now: u64, needed: bool) -> Option<u64> {
+        (needed || self.ticks < self.needed_until).then(|| self.due.saturating_sub(now))
     }
 }
 

@@ -10,6 +10,8 @@ pub(crate) mod gate;
 pub(crate) mod limit;
 pub(crate) mod quiet;
 pub(crate) mod readiness;
+#[cfg(epoxide_chaos)]
+pub(crate) mod store_buffer;
 pub(crate) mod wake;
 
 /// Atomics of the modelled protocols: std's, or loom's under `--cfg loom`.

@@ -14,7 +14,10 @@
 //! announcement second an item can sleep for ever; with either fence removed the two loads may both miss. Both are
 //! twins in the loom tests below.
 
+#[cfg(not(epoxide_chaos))]
 use super::atomic::{AtomicBool, Ordering, fence};
+#[cfg(epoxide_chaos)]
+use super::store_buffer::{AtomicBool, Ordering, fence};
 
 /// See the module's text.
 #[derive(Debug)]

@@ -78,11 +78,13 @@ fn retry<T>(mut call: impl FnMut() -> nix::Result<T>) -> std_io::Result<T> {
 /// A timeout in the milliseconds of epoll_wait(2) and poll(2): rounded UP, so that nothing wakes early
 /// and spins, saturating at `i32::MAX` (24 days), and -1 for "for ever".
 fn timeout_ms(timeout: Option<Duration>) -> i32 {
-    let Some(timeout) = timeout else { return -1 };
+    timeout.map_or(-1, |timeout| i32::try_from(whole_ms(timeout)).unwrap_or(i32::MAX))
+}
+
+/// Milliseconds, rounded up, saturating.
+pub(crate) fn whole_ms(time: Duration) -> u64 {
     // Not `as_nanos`: dividing 128 bits takes 80 instructions.
-    let whole = timeout.as_secs().saturating_mul(1000);
-    let ms = whole.saturating_add(u64::from(timeout.subsec_nanos().div_ceil(1_000_000)));
-    i32::try_from(ms).unwrap_or(i32::MAX)
+    time.as_secs().saturating_mul(1000).saturating_add(u64::from(time.subsec_nanos().div_ceil(1_000_000)))
 }
 
 #[cfg(test)]

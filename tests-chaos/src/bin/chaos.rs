@@ -19,7 +19,7 @@ mod driver {
     use clap::Parser;
     use epoxide_tests_chaos::plan::{self, Plan};
     use epoxide_tests_chaos::suite::{Failure, Tally, run_one};
-    use epoxide_tests_chaos::workloads::{ALL, Workload};
+    use epoxide_tests_chaos::workloads::{ALL, FAILS, Workload};
 
     /// Attacks the runtime from seeds. Without a seed: seeds from --from on.
     #[derive(Parser)]
@@ -67,7 +67,12 @@ mod driver {
         }));
         let workloads: Vec<Workload> = match args.workload.as_slice() {
             [] => ALL.to_vec(),
-            names => ALL.into_iter().filter(|workload| names.iter().any(|name| name == workload.name)).collect(),
+            names => ALL
+                .iter()
+                .chain([&FAILS])
+                .copied()
+                .filter(|workload| names.iter().any(|name| name == workload.name))
+                .collect(),
         };
         if workloads.len() < args.workload.len().max(1) {
             let names: Vec<_> = ALL.iter().map(|workload| workload.name).collect();
@@ -127,8 +132,12 @@ mod driver {
         eprintln!("again: {}", failure.command(&[]));
         if !as_it_is {
             eprintln!("shrinking ...");
-            let without = failure.shrink();
-            eprintln!("smallest: {}\nagain: {}", Plan::new(failure.seed, &without), failure.command(&without));
+            match failure.shrink() {
+                Some(without) => {
+                    eprintln!("smallest: {}\nagain: {}", Plan::new(failure.seed, &without), failure.command(&without));
+                }
+                None => eprintln!("not smaller: on its own, in a process of its own, it does not fail again"),
+            }
         }
         1
     }

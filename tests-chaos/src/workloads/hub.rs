@@ -17,6 +17,8 @@ use crate::trial::{Note, Place, Trial};
 
 /// Nobody is slow: what is missing is lost.
 const ROOM: usize = 1 << 28;
+/// Longer than what a plan's jumps of the clock add up to (16 s): the close must not cut.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
     let strict = !trial.plan.is_harsh();
@@ -60,8 +62,7 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
         trial.join(party)?.map_err(|error| format!("WRONG: an open hub with room refused publisher {p}: {error:?}"))?;
         sent[p] = frames;
     }
-    let close =
-        trial.party("the close", Place::Thread, move |_| async move { hub.close(Duration::from_secs(10)).await });
+    let close = trial.party("the close", Place::Thread, move |_| async move { hub.close(PATIENCE).await });
     let closed = trial.join(close)?;
     for party in readers {
         let (counts, end) = trial.join(party)?;

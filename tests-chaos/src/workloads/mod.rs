@@ -13,6 +13,10 @@ mod shared;
 mod stale;
 mod stop;
 mod timers;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(feature = "tls")]
+mod tls_threads;
 mod unruly;
 mod wakes;
 mod workers;
@@ -20,10 +24,11 @@ mod workers;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use epoxide::{Connection, ReactorHandle, ReadHalf, WriteHalf, workers as pool};
+use epoxide::{Connection, ReactorHandle, workers as pool};
 use epoxide_tests_e2e::{Rng, loopback};
 
-use crate::stream::{self, Got};
+use crate::plan::Kind;
+use crate::stream::{self, Got, Sink, Source};
 use crate::trial::{Note, Party, Trial};
 use crate::verdict::{Ledger, Served};
 
@@ -36,8 +41,8 @@ pub struct Workload {
     pub run: fn(&mut Trial) -> Result<(), String>,
 }
 
-/// All of them.
-pub const ALL: [Workload; 15] = [
+/// All of them; those of TLS only with the feature `tls`, which needs BoringSSL.
+pub const ALL: &[Workload] = &[
     Workload { name: "echo", run: echo::echo },
     Workload { name: "relay", run: echo::relay },
     Workload { name: "churn", run: churn::run },
@@ -53,7 +58,20 @@ pub const ALL: [Workload; 15] = [
     Workload { name: "stale", run: stale::run },
     Workload { name: "stop", run: stop::run },
     Workload { name: "unruly", run: unruly::run },
+    #[cfg(feature = "tls")]
+    Workload { name: "tls", run: tls::run },
+    #[cfg(feature = "tls")]
+    Workload { name: "tls_threads", run: tls_threads::run },
 ];
+
+/// Fails by design under every plan that cuts a recv short: so that the report and the shrinking are tested. Not among
+/// [`ALL`].
+pub const FAILS: Workload = Workload { name: "fails", run: fails };
+
+fn fails(trial: &mut Trial) -> Result<(), String> {
+    let is_cut_short = trial.plan.rules.iter().any(|(_, rule)| rule.kind == Kind::RecvShort);
+    if is_cut_short { Err("this workload fails by design".into()) } else { Ok(()) }
+}
 
 /// The reactors of a trial, for handlers: known once the runtime has started.
 pub(crate) type Reactors = Arc<OnceLock<Vec<ReactorHandle>>>;
@@ -245,17 +263,29 @@ pub(crate) fn start_clients(
 fn start_client(trial: &mut Trial, i: usize, connection: Connection, len: usize) -> Option<Client> {
     let addr = connection.local_addr().ok()?;
     let (reader, writer) = connection.into_split();
+    Some(start_halves(trial, i, addr, reader, writer, len))
+}
+
+/// Starts the halves of a client that is there.
+pub(crate) fn start_halves(
+    trial: &mut Trial,
+    i: usize,
+    addr: SocketAddr,
+    reader: impl Source + 'static,
+    writer: impl Sink + 'static,
+    len: usize,
+) -> Client {
     let key = trial.rng.next_u64();
     let name = format!("client {i} at {addr}");
     let sent = sender(trial, &name, writer, key, len);
     let got = receiver(trial, &name, reader, key);
-    Some(Client { name, addr, len, sent, got })
+    Client { name, addr, len, sent, got }
 }
 
 pub(crate) fn sender(
     trial: &mut Trial,
     name: &str,
-    mut writer: WriteHalf,
+    mut writer: impl Sink + 'static,
     key: u64,
     len: usize,
 ) -> Party<Result<(), String>> {
@@ -265,7 +295,7 @@ pub(crate) fn sender(
     })
 }
 
-pub(crate) fn receiver(trial: &mut Trial, name: &str, mut reader: ReadHalf, key: u64) -> Party<Got> {
+pub(crate) fn receiver(trial: &mut Trial, name: &str, mut reader: impl Source + 'static, key: u64) -> Party<Got> {
     let (place, rng) = (trial.anywhere(), trial.fork());
     trial.party(
         format!("{name} receives"),

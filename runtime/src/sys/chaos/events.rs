@@ -18,22 +18,27 @@ const SLICE: Duration = Duration::from_millis(1);
 pub(in crate::sys) fn wait(
     epoll: &Epoll,
     events: &mut Events,
-    timeout: Option<Duration>,
-    kernel: impl Fn(&mut Events, Option<Duration>) -> io::Result<usize>,
+    timeout: Option<u64>,
+    kernel: impl Fn(&mut Events, Option<u64>) -> io::Result<usize>,
 ) -> io::Result<usize> {
     let raw = epoll.as_fd().as_raw_fd();
-    let end = timeout.map(|timeout| Instant::now() + timeout);
+    let end = timeout.map(|ms| Instant::now() + Duration::from_millis(ms));
     if let Some(faults) = faults() {
         match faults.call(Call::Wait) {
-            Fault::Interrupted => return Ok(0),
+            Fault::Interrupted => {
+                crate::sync::store_buffer::drain();
+                return Ok(0);
+            }
             // sleep: a pass is to be late.
             Fault::Late(time) => std::thread::sleep(time),
             _ => {}
         }
     }
+    // As late as that: see there.
+    crate::sync::store_buffer::drain();
     loop {
         let left = end.map_or(SLICE, |end| end.saturating_duration_since(Instant::now()).min(SLICE));
-        let count = kernel(events, Some(left))?;
+        let count = kernel(events, Some(super::super::whole_ms(left)))?;
         let fresh = (0..count).map(|i| events.get(i)).collect();
         let mixed = mix(raw, fresh);
         if !mixed.is_empty() || end.is_some_and(|end| Instant::now() >= end) {

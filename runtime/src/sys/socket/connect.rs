@@ -62,7 +62,6 @@ pub(crate) fn connect_start(addr: SocketAddr, setup: ConnectSetup) -> io::Result
 mod tests {
     use std::io::ErrorKind;
     use std::net::TcpListener;
-    use std::time::Duration;
 
     use super::*;
     use crate::sys::epoll::{Epoll, Events, OUT};
@@ -77,7 +76,7 @@ mod tests {
         let epoll = Epoll::new().unwrap();
         epoll.add(socket.as_fd(), OUT, 0).unwrap();
         let mut events = Events::with_capacity(1);
-        let n = (0..100).find_map(|_| match epoll.wait(&mut events, Some(Duration::from_secs(10))).unwrap() {
+        let n = (0..100).find_map(|_| match epoll.wait(&mut events, Some(10_000)).unwrap() {
             0 => None,
             n => Some(n),
         });
