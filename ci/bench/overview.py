@@ -1,6 +1,6 @@
 """The overview of `run all`: every measured figure as a ratio to its target, with the floor and the best peer, as one SVG and
 as a table. Reads the JSON that the workloads have written; what they do not give as rows themselves is picked out here."""
-import json, statistics
+import json, re, statistics
 from html import escape
 
 import b1, b5, b15, servers
@@ -56,6 +56,15 @@ def of_instructions(r):
         yield row(f"instructions: {what}, x the best peer", values["epoxide"] / min(rivals(values, ("epoxide",))), 1.0)
 
 
+def of_b12(r):
+    """Out of the text of its verdicts, which have the ratios."""
+    for verdict, text in r["verdicts"]:
+        if m := re.match(r"(CPU per .*?): ([\d.]+) x (\w+), target <= ([\d.]+)", text):
+            yield row(f"{m[1]}, x {m[3]}", float(m[2]), float(m[4]), verdict=verdict)
+        elif m := re.match(r"(instructions per .*?): \d+, (\w+) \d+ \(([\d.]+) x\)", text):
+            yield row(f"{m[1]}, x {m[2]}", float(m[3]), 1.0, verdict=verdict)
+
+
 def of_b15(r):
     median = lambda rows, i: statistics.median(x[i] for x in rows)
     verdict = lambda what: next((word for word, text in r["verdicts"] if text.startswith(what)), None)
@@ -68,7 +77,7 @@ def of_hyper(r):
     yield row("instructions per request, x hyper on tokio", v["http1"] / v["hyper_tokio"], 1.0)
 
 
-PICKED = {"B1": of_b1, "B3": of_b3, "B4": of_b4, "B5": of_b5, "B10": of_instructions, "B11": of_instructions, "B14": of_instructions, "B15": of_b15, "HYPER": of_hyper}
+PICKED = {"B1": of_b1, "B3": of_b3, "B4": of_b4, "B5": of_b5, "B10": of_instructions, "B11": of_instructions, "B12": of_b12, "B14": of_instructions, "B15": of_b15, "HYPER": of_hyper}
 
 
 def rows_of(report):
