@@ -143,7 +143,7 @@ def draw(path, groups, foot):
 
 def write(workloads, ended, smoke=False):
     """`workloads`: id -> what; `ended`: id -> "" or why it has no figures. The table on the standard output, the SVG into a file."""
-    groups, foot = [], ""
+    groups, times, foot = [], [], ""
     print("\n== overview ==")
     for name, what in workloads.items():
         rows, reason = [], ended.get(name) or ""
@@ -151,7 +151,8 @@ def write(workloads, ended, smoke=False):
         if not reason:
             report = json.loads(path.read_text())
             rows = rows_of(report)
-            foot = f"one run on Linux {report['kernel']}, {report['cpus']} CPUs; an arrow: more than {LONGEST:.0f} x the target"
+            times.append(report["time"])
+            foot = f"begun within {(max(times) - min(times)) // 60} minutes, on Linux {report['kernel']}, {report['cpus']} CPUs; an arrow: more than {LONGEST:.0f} x the target"
             words = [word for word, _ in report["verdicts"]]
             reason = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))
         groups.append((name, what, rows, reason))
