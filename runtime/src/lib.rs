@@ -143,6 +143,8 @@ pub use conn::rehome::{Rehome, RehomeError};
 pub use conn::send_file::SendFile;
 pub use conn::shared::SharedWriter;
 pub use conn::shared_limits::{Refusal, SendOutcome, SharedLimits};
+#[doc(hidden)]
+pub use conn::shared_send::Stamp;
 pub use conn::shared_wait::{Closed, SharedFlush};
 pub use conn::write_half::{Reserved, WriteHalf};
 pub use conn::write_ops::{Flush, SendAll, Shutdown};

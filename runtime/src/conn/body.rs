@@ -318,24 +318,6 @@ impl Body {
         }
     }
 
-    /// Wakes those waiters of a shared writer whose bytes are out, and all of them when nothing more goes out. To be
-    /// called AFTER the progress, the reason or the end was stored: a waiter registers under the same mutex, then looks.
-    pub(crate) fn wake_ready(&self) {
-        if !self.has_ended(ends::SHARED) {
-            return;
-        }
-        let over = self.flush.is_over();
-        let ended = over || self.reason().is_some();
-        let accepted = self.accepted.load(Ordering::Relaxed);
-        let ready = match &mut lock(&self.slow).frames {
-            Some(frames) => frames.ready(accepted, over, ended),
-            None => Vec::new(),
-        };
-        for waiter in ready {
-            run::caught(|| waiter.wake());
-        }
-    }
-
     /// Queues bytes of the one writer behind what is on its way; the caller kicks.
     pub(crate) fn append(&self, staged: &mut Outgoing) {
         self.queued.fetch_add(staged.len(), Ordering::Relaxed);

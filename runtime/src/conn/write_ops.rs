@@ -211,6 +211,44 @@ impl WriteHalf {
         self.go_on(cx, bytes.len(), sent)
     }
 
+    /// The poll form of [`send_all`](Self::send_all): `bytes` becomes what is still to be staged, and is to be given again.
+    ///
+    /// # Errors
+    /// As [`send_all`](Self::send_all).
+    #[inline(always)]
+    pub fn poll_send_all(&mut self, cx: &mut Context<'_>, bytes: &mut &[u8]) -> Poll<io::Result<()>> {
+        if self.staged.is_bare()
+            && !bytes.is_empty()
+            // What is refused will be staged.
+            && bytes.len() <= self.room
+            && let Some(first) = self.send_whole(bytes)
+        {
+            let all = std::mem::take(bytes);
+            return match first {
+                First::Done => self.sent(cx, all.len()),
+                other => self.sent_in_part(cx, all, other),
+            };
+        }
+        self.poll_staged(cx, bytes)
+    }
+
+    fn poll_staged(&mut self, cx: &mut Context<'_>, bytes: &mut &[u8]) -> Poll<io::Result<()>> {
+        loop {
+            let portion = bytes.len().min(self.room());
+            if portion > 0 {
+                let (now, later) = bytes.split_at(portion);
+                self.stage(now)?;
+                *bytes = later;
+            }
+            match self.poll_flush(cx) {
+                Poll::Ready(Ok(())) if bytes.is_empty() => return Poll::Ready(Ok(())),
+                // The queue is empty now: there is room for the next portion.
+                Poll::Ready(Ok(())) => {}
+                other => return other,
+            }
+        }
+    }
+
     /// More than one piece, or somebody else sends, or nothing is staged, or the connection is over.
     #[cold]
     fn poll_flush_slow(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
@@ -334,39 +372,7 @@ impl Future for SendAll<'_> {
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { half, bytes } = &mut *self;
-        if half.staged.is_bare()
-            && !bytes.is_empty()
-            // What is refused will be staged.
-            && bytes.len() <= half.room
-            && let Some(first) = half.send_whole(bytes)
-        {
-            let all = std::mem::take(bytes);
-            return match first {
-                First::Done => half.sent(cx, all.len()),
-                other => half.sent_in_part(cx, all, other),
-            };
-        }
-        self.poll_staged(cx)
-    }
-}
-
-impl SendAll<'_> {
-    fn poll_staged(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { half, bytes } = self;
-        loop {
-            let portion = bytes.len().min(half.room());
-            if portion > 0 {
-                let (now, later) = bytes.split_at(portion);
-                half.stage(now)?;
-                *bytes = later;
-            }
-            match half.poll_flush(cx) {
-                Poll::Ready(Ok(())) if bytes.is_empty() => return Poll::Ready(Ok(())),
-                // The queue is empty now: there is room for the next portion.
-                Poll::Ready(Ok(())) => {}
-                other => return other,
-            }
-        }
+        half.poll_send_all(cx, bytes)
     }
 }
 

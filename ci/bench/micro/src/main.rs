@@ -5,6 +5,7 @@
 
 mod cases;
 mod hub;
+mod hub_funnel;
 mod pool;
 mod rt;
 

@@ -10,9 +10,11 @@
 //! | `serve` | the driver of a served connection: versions, clocks, drain |
 //! | `server_io` | what a served connection reads and writes through |
 //! | `tracked` | counts the requests in progress |
+//! | `body_timeout` | a clock for each request's body |
 //! | `upgraded` | the stream of an upgraded connection |
 //! | `client`, `client_options`, `client_error`, `pool` | the client, what it can be told, its errors, its idle connections |
 
+mod body_timeout;
 mod client;
 mod client_error;
 mod client_options;
@@ -25,6 +27,7 @@ mod server_io;
 mod tracked;
 mod upgraded;
 
+pub use body_timeout::{BodyTimeout, TimedBody};
 pub use client::{ClientBody, HttpClient};
 pub use client_error::HttpClientError;
 pub use client_options::ClientOptions;
