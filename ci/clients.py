@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Real clients against the HTTP samples: curl (HTTP/1, HTTP/2), wrk, h2load, and a WebSocket's frames byte by byte.
+"""Real clients against the HTTP samples: curl (HTTP/1, HTTP/2), wrk, h2load, and a WebSocket's frames byte by byte; and
+the same over TLS, with Python's ssl under the WebSocket.
 
 usage: ci/clients.py [--seconds N]
 
-Builds the samples with the feature `http` and starts each on a port of the kernel's choice. Every check counts answers
+Builds the samples with the features `http` and `tls` (BoringSSL: ci/setup) and starts each on a port of the kernel's choice. Every check counts answers
 and bytes, never speed. The WebSocket part follows the groups of the Autobahn suite (which needs Python 2, and so does not
 run any more): framing, pings, reserved bits, opcodes, fragments, UTF-8, closing, limits. What a machine lacks is named
 and fails; ci/setup installs it."""
-import argparse, base64, contextlib, hashlib, os, pathlib, re, shutil, signal, socket, struct, subprocess, sys, tempfile
+import argparse, base64, contextlib, hashlib, os, pathlib, re, shutil, signal, socket, ssl, struct, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -75,22 +76,65 @@ def with_wrk(addr, seconds):
     check(f"wrk: {requests} requests on 64 connections, no error", code == 0 and requests > 100 and clean, out + err)
 
 
-def with_h2load(addr):
-    code, out, err = run("h2load", "-n", "20000", "-c", "16", "-m", "64", f"http://{addr}/")
-    check("h2load: 20000 requests on 16 connections of 64 streams", code == 0 and b"20000 succeeded, 0 failed, 0 errored" in out, out)
-    code, out, err = run("h2load", "--h1", "-n", "5000", "-c", "16", f"http://{addr}/")
-    check("h2load: the same over HTTP/1", code == 0 and b"5000 succeeded, 0 failed, 0 errored" in out, out)
+def with_h2load(url):
+    scheme = url.split(":")[0]
+    code, out, err = run("h2load", "-n", "20000", "-c", "16", "-m", "64", url)
+    check(f"h2load, {scheme}: 20000 requests on 16 connections of 64 streams", code == 0 and b"20000 succeeded, 0 failed, 0 errored" in out, out)
+    code, out, err = run("h2load", "--h1", "-n", "5000", "-c", "16", url)
+    check(f"h2load, {scheme}: the same over HTTP/1", code == 0 and b"5000 succeeded, 0 failed, 0 errored" in out, out)
+    if scheme == "https": check("h2load: TLS 1.3 was spoken", b"TLS Protocol: TLSv1.3" in out, out)
+
+
+def with_curl_tls(addr, certs):
+    """The application of axum_app, in each version by what curl offers (ALPN)."""
+    port = addr.split(":")[1]
+    trust = ("--cacert", f"{certs}/ca.pem", "--resolve", f"localhost:{port}:127.0.0.1")
+    url = f"https://localhost:{port}"
+    for flag, version in (("--http1.1", "1.1"), ("--http2", "2")):
+        for tls in ("--tlsv1.3", "--tls-max=1.2"):
+            flags = (flag, *tls.split("="), *trust)
+            code, out, err = run("curl", "-sS", *flags, "-w", "\n%{http_version} %{http_code}", f"{url}/api/hello")
+            check(f"curl {flag} {tls}: JSON", out == f'{{"hello":"world"}}\n{version} 200'.encode(), (code, out, err))
+        flags = (flag, *trust)
+        numbers = ",".join(["1"] * 100_000)
+        code, out, err = run("curl", "-sS", *flags, "-H", "content-type: application/json", "--data-binary", "@-", f"{url}/api/sum",
+                             input=f'{{"numbers":[{numbers}]}}'.encode())
+        check(f"curl {flag}: 200 KB up over TLS", out == b'{"sum":100000.0}', (code, out, err))
+        code, out, err = run("curl", "-sSN", *flags, f"{url}/stream")
+        check(f"curl {flag}: a streamed body over TLS", out.count(b"\n") == 10, (code, out, err))
+        code, out, err = run("curl", "-sS", flag, f"{url}/", *trust[2:])
+        check(f"curl {flag}: an unknown authority is refused by curl", code == 60, (code, out, err))
+    code, out, err = run("curl", "-sS", "--http1.1", *trust, f"{url}/ws", "-w", "%{http_code}")
+    check("curl: no WebSocket is asked for", out == b"426", (code, out, err))
+
+
+def with_hub_tls(addr, context):
+    a, b = WebSocket(addr, context), WebSocket(addr, context)
+    # A member for certain: it is answered from within the hub.
+    for ws in (a, b): check("wss: a ping is answered", ws.send(PING, b"in?").receive() == (PONG, b"in?"))
+    for i, payload in enumerate((b"to all", b"x" * 300_000, b"")):
+        (a, b)[i % 2].send(BINARY, payload)
+        check(f"wss: {len(payload)} bytes reach both members", [a.receive(), b.receive()] == [(BINARY, payload)] * 2)
+    for i in range(200): (a, b)[i % 2].send(TEXT, b"%d" % i)
+    for name, ws in (("one", a), ("the other", b)):
+        got = [ws.receive() for _ in range(200)]
+        check(f"wss: 200 messages of two members reach {name}", sorted(int(p) for _, p in got) == list(range(200)), got[:5])
+    for ws in (a, b):
+        got = ws.send(CLOSE, struct.pack(">H", 1000)).until_end()
+        check("wss: closing is answered in kind, then close_notify", got == [(8, 1000)] and not ws.cut, (got, ws.cut))
 
 
 class WebSocket:
     """A client that may break every rule."""
-    def __init__(self, addr):
+    def __init__(self, addr, context=None):
         host, port = addr.split(":")
         self.s = socket.create_connection((host, int(port)), 20)
+        # An end without a close_notify is an error, and fails the check.
+        if context: self.s = context.wrap_socket(self.s, server_hostname="localhost", suppress_ragged_eofs=False)
         key = base64.b64encode(os.urandom(16)).decode()
         self.s.sendall(f"GET /ws HTTP/1.1\r\nHost: {addr}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
-        self.f = self.s.makefile("rb")
+        self.f, self.cut = self.s.makefile("rb"), None
         head = b""
         while not head.endswith(b"\r\n\r\n"): head += self.f.read(1)
         accept = base64.b64encode(hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest())
@@ -120,6 +164,10 @@ class WebSocket:
             if n > 125: n = int.from_bytes(self.f.read(2 if n == 126 else 8), "big")
             payload = self.f.read(n)
         except ConnectionError: return None
+        except ssl.SSLError as error:
+            # No close_notify.
+            self.cut = str(error)
+            return None
         if head[0] & 0xf == 8: return 8, int.from_bytes(payload[:2], "big") if payload else None
         return head[0] & 0xf, payload
 
@@ -133,45 +181,47 @@ class WebSocket:
 TEXT, BINARY, CLOSE, PING, PONG, MORE = 1, 2, 8, 9, 10, 0
 
 
-def with_frames(addr):
+def with_frames(addr, context=None):
+    name = "wss" if context else "WebSocket"
+    connect = lambda: WebSocket(addr, context)
     def closed(what, ws, codes, before=()):
         got = ws.until_end()
         ends = got[len(before):]
-        check(f"WebSocket: {what}", got[:len(before)] == list(before) and (not ends or ends[0][0] == 8 and ends[0][1] in codes), got)
-    ws = WebSocket(addr)
+        check(f"{name}: {what}", not ws.cut and got[:len(before)] == list(before) and (not ends or ends[0][0] == 8 and ends[0][1] in codes), (got, ws.cut))
+    ws = connect()
     for kind in (TEXT, BINARY):
         for n in (0, 1, 125, 126, 127, 128, 65535, 65536, 1_000_000):
             payload = b"*" * n
-            check(f"WebSocket: a frame of {n} bytes, opcode {kind}", ws.send(kind, payload).receive() == (kind, payload))
-    check("WebSocket: a frame in pieces of 997 bytes", ws.send(BINARY, b"x" * 65536, piece=997).receive() == (BINARY, b"x" * 65536))
-    check("WebSocket: a ping is answered with its payload", ws.send(PING, b"p" * 125).receive() == (PONG, b"p" * 125))
+            check(f"{name}: a frame of {n} bytes, opcode {kind}", ws.send(kind, payload).receive() == (kind, payload))
+    check(f"{name}: a frame in pieces of 997 bytes", ws.send(BINARY, b"x" * 65536, piece=997).receive() == (BINARY, b"x" * 65536))
+    check(f"{name}: a ping is answered with its payload", ws.send(PING, b"p" * 125).receive() == (PONG, b"p" * 125))
     ws.send(PONG, b"nobody asked")
     for i in range(10): ws.send(PING, b"%d" % i)
-    check("WebSocket: ten pings, ten pongs in order", [ws.receive() for _ in range(10)] == [(PONG, b"%d" % i) for i in range(10)])
+    check(f"{name}: ten pings, ten pongs in order", [ws.receive() for _ in range(10)] == [(PONG, b"%d" % i) for i in range(10)])
     ws.send(TEXT, b"frag", fin=False).send(PING, b"between").send(MORE, b"ment", fin=False).send(MORE, b"ed")
-    check("WebSocket: fragments with a ping between them", [ws.receive(), ws.receive()] == [(PONG, b"between"), (TEXT, b"fragmented")])
+    check(f"{name}: fragments with a ping between them", [ws.receive(), ws.receive()] == [(PONG, b"between"), (TEXT, b"fragmented")])
     text = "κόσμε €𐍈".encode()
     for i in range(len(text)): ws.send(TEXT if i == 0 else MORE, text[i:i + 1], fin=i == len(text) - 1)
-    check("WebSocket: characters cut across fragments", ws.receive() == (TEXT, text))
+    check(f"{name}: characters cut across fragments", ws.receive() == (TEXT, text))
     closed("closing is answered in kind", ws.send(CLOSE, struct.pack(">H", 1000) + b"bye"), {1000})
-    for reserved in (1, 2, 4): closed(f"reserved bits {reserved}", WebSocket(addr).send(TEXT, b"x", reserved=reserved), {1002})
-    for opcode in (3, 4, 5, 6, 7, 11, 12, 13, 14, 15): closed(f"opcode {opcode}", WebSocket(addr).send(opcode, b"x"), {1002})
-    closed("a ping of 126 bytes", WebSocket(addr).send(PING, b"x" * 126), {1002})
-    closed("a ping in fragments", WebSocket(addr).send(PING, b"x", fin=False), {1002})
-    closed("a frame without a mask", WebSocket(addr).send(TEXT, b"x", mask=False), {1002})
-    closed("a continuation of nothing", WebSocket(addr).send(MORE, b"x"), {1002})
-    closed("a text inside of fragments", WebSocket(addr).send(TEXT, b"x", fin=False).send(TEXT, b"y"), {1002})
+    for reserved in (1, 2, 4): closed(f"reserved bits {reserved}", connect().send(TEXT, b"x", reserved=reserved), {1002})
+    for opcode in (3, 4, 5, 6, 7, 11, 12, 13, 14, 15): closed(f"opcode {opcode}", connect().send(opcode, b"x"), {1002})
+    closed("a ping of 126 bytes", connect().send(PING, b"x" * 126), {1002})
+    closed("a ping in fragments", connect().send(PING, b"x", fin=False), {1002})
+    closed("a frame without a mask", connect().send(TEXT, b"x", mask=False), {1002})
+    closed("a continuation of nothing", connect().send(MORE, b"x"), {1002})
+    closed("a text inside of fragments", connect().send(TEXT, b"x", fin=False).send(TEXT, b"y"), {1002})
     for bad in (b"\xff", b"\xce\xba\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", b"cut \xe2\x82"):
-        closed(f"text that is no UTF-8: {bad!r}", WebSocket(addr).send(TEXT, bad), {1007})
-    closed("a message behind good ones keeps them", WebSocket(addr).send(TEXT, b"good").send(TEXT, b"\xff"), {1007}, [(TEXT, b"good")])
+        closed(f"text that is no UTF-8: {bad!r}", connect().send(TEXT, bad), {1007})
+    closed("a message behind good ones keeps them", connect().send(TEXT, b"good").send(TEXT, b"\xff"), {1007}, [(TEXT, b"good")])
     for code in (0, 999, 1004, 1005, 1006, 1016, 2999, 5000, 65535):
-        closed(f"close code {code}", WebSocket(addr).send(CLOSE, struct.pack(">H", code)), {1002})
+        closed(f"close code {code}", connect().send(CLOSE, struct.pack(">H", code)), {1002})
     for code in (1001, 1003, 1007, 1011, 3000, 4999):
-        closed(f"close code {code}", WebSocket(addr).send(CLOSE, struct.pack(">H", code)), {code})
-    closed("a close frame of one byte", WebSocket(addr).send(CLOSE, b"\x03"), {1002})
-    closed("a close reason that is no UTF-8", WebSocket(addr).send(CLOSE, struct.pack(">H", 1000) + b"\xff"), {1002, 1007})
-    closed("a message past the limit", WebSocket(addr).send(BINARY, b"x" * (1 << 21)), {1009})
-    ws = WebSocket(addr)
+        closed(f"close code {code}", connect().send(CLOSE, struct.pack(">H", code)), {code})
+    closed("a close frame of one byte", connect().send(CLOSE, b"\x03"), {1002})
+    closed("a close reason that is no UTF-8", connect().send(CLOSE, struct.pack(">H", 1000) + b"\xff"), {1002, 1007})
+    closed("a message past the limit", connect().send(BINARY, b"x" * (1 << 21)), {1009})
+    ws = connect()
     for _ in range(40): ws.send(MORE if _ else BINARY, b"x" * 65536, fin=False)
     closed("fragments past the limit", ws, {1009})
 
@@ -184,8 +234,11 @@ def main():
     if missing: sys.exit(f"clients: {', '.join(missing)} missing: run ci/setup")
     global CURL
     CURL = tuple(map(int, re.search(rb"curl (\d+)\.(\d+)", run("curl", "--version")[1]).groups()))
-    names = ("http1", "http2", "axum_app", "proxy")
-    subprocess.run(["cargo", "build", "-p", "epoxide-samples", "--features", "http", *(f"--bin={n}" for n in names)], cwd=ROOT, check=True)
+    names = ("http1", "http2", "axum_app", "proxy", "https_axum", "wss_hub")
+    built = ROOT / "target" / "boringssl"
+    if "BORING_BSSL_PATH" not in os.environ and (built / "version").is_file():  # as ci/lib.sh does
+        os.environ |= {"BORING_BSSL_PATH": str(built), "BORING_BSSL_ASSUME_PATCHED": "1"}
+    subprocess.run(["cargo", "build", "-p", "epoxide-samples", "--features", "http,tls", *(f"--bin={n}" for n in names)], cwd=ROOT, check=True)
     one, two = ("--http1.1", "1.1"), ("--http2-prior-knowledge", "2")
     with sample("http1") as addr:
         with_curl(addr, [one])
@@ -195,13 +248,21 @@ def main():
             with_wrk(front, options.seconds)
     with sample("http2") as addr:
         with_curl(addr, [one, two])
-        with_h2load(addr)
+        with_h2load(f"http://{addr}/")
     with sample("axum_app") as addr:
         code, out, err = run("curl", "-sS", f"http://{addr}/api/hello")
         check("curl: JSON from axum_app", out == b'{"hello":"world"}', (code, out, err))
         code, out, err = run("curl", "-sSN", "--http2-prior-knowledge", f"http://{addr}/stream")
         check("curl: a streamed body from axum_app", out.count(b"\n") == 10, (code, out, err))
         with_frames(addr)
+    with tempfile.TemporaryDirectory() as certs:
+        subprocess.run(["bash", ROOT / "ci" / "certs", certs], check=True, stdout=subprocess.DEVNULL)
+        context = ssl.create_default_context(cafile=f"{certs}/ca.pem")
+        with sample("https_axum", "--certs", certs) as addr:
+            with_curl_tls(addr, certs)
+            with_h2load(f"https://{addr}/api/hello")
+            with_frames(addr, context)
+        with sample("wss_hub", "--certs", certs) as addr: with_hub_tls(addr, context)
     print(f"clients: {checks - len(failures)} of {checks} checks passed")
     if failures: sys.exit("failed: " + "; ".join(failures))
 

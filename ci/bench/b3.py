@@ -63,8 +63,8 @@ def drive(port, connections, each):
     return answers
 
 
-def one_run(command, connections, each):
-    """(requests answered, strace's calls by name, the server's counters by name)"""
+def one_run(command, connections, each, load=None):
+    """(requests answered, strace's calls by name, the server's counters by name). `load`: what to do in place of `drive`."""
     port = servers.free_port()
     with tempfile.NamedTemporaryFile("r", suffix=".strace") as summary, tempfile.TemporaryFile("w+") as printed:
         p = subprocess.Popen(["strace", "-f", "-c", "-U", "calls,errors,name", "-o", summary.name]
@@ -80,7 +80,7 @@ def one_run(command, connections, each):
                 printed.seek(0)
                 raise SystemExit(f"B3: `{command}` ended before it listened (port {port}):\n{printed.read()[-2000:]}")
             server = tracee(p.pid)
-            requests = drive(port, connections, each)
+            requests = (load or drive)(port, connections, each)
             time.sleep(.3)  # the server sees the last FINs
             os.kill(server, signal.SIGINT)
             p.wait(20)

@@ -7,7 +7,8 @@ use crate::duplex::Duplex;
 use crate::read_slice::ReadSlice;
 use crate::reader::PipeReader;
 use crate::transport::{Receive, Transmit, Transport};
-use crate::writer::{PipeWriter, ShutdownPipe, WritePipe};
+use crate::write_pipe::{ShutdownPipe, WritePipe};
+use crate::writer::PipeWriter;
 use bytes::Bytes;
 use epoxide::{CloseHandle, Draining, ReadHalf, WriteHalf};
 use std::future::Future;
@@ -19,20 +20,24 @@ use std::task::{Context, Poll};
 ///
 /// With the feature `futures-io` or `tokio` it has their IO traits. It is `Unpin`, and `Send` like everything here.
 ///
-/// ```no_run
-/// use epoxide_pipes::ByteStream;
-///
-/// async fn echo(connection: epoxide::Connection) -> std::io::Result<()> {
-///     let mut stream = ByteStream::new(connection);
-///     let mut space = [0; 4096];
-///     loop {
-///         match stream.read(&mut space).await? {
-///             0 => return stream.shutdown().await,
-///             n => stream.write_all(&space[..n]).await?,
-///         }
-///     }
-/// }
-/// # let _ = echo;
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// let mut stream = ByteStream::new(conn);
+/// peer.write_all(b"hello")?;
+/// let mut space = [0; 64];
+/// let n = stream.read(&mut space).await?;
+/// stream.write_all(&space[..n]).await?;
+/// stream.flush().await?;
+/// # let mut back = [0; 5];
+/// # peer.read_exact(&mut back)?;
+/// # assert_eq!(&back, b"hello");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
 /// ```
 #[derive(Debug)]
 pub struct ByteStream<R = ReadHalf, W = WriteHalf> {
@@ -206,6 +211,21 @@ impl<R: Receive, W: Transmit> From<Duplex<R, W>> for ByteStream<R, W> {
 }
 
 /// The future of [`ByteStream::flush`].
+///
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// let mut stream = ByteStream::new(conn);
+/// assert_eq!(stream.write(b"hello").await?, 5);
+/// stream.flush().await?; // nothing is unsent
+/// assert_eq!(stream.unsent_len(), 0);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct FlushStream<'a, R = ReadHalf, W = WriteHalf> {

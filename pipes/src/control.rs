@@ -25,6 +25,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 ///
 /// Made by [`PipeReader::handle`](crate::PipeReader::handle) and [`PipeWriter::handle`](crate::PipeWriter::handle); it
 /// may be cloned and used from any thread, also when the pipe is gone: then it does nothing.
+///
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// let (mut input, _output) = Duplex::new(conn).into_parts();
+/// let handle = input.handle();
+/// std::thread::spawn(move || handle.cancel());
+/// assert!(input.read().await?.cancelled);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct PipeHandle {
     shared: Arc<Mutex<Shared>>,

@@ -9,27 +9,22 @@ use epoxide::{CloseHandle, Draining, ReadHalf, WriteHalf};
 
 /// A connection as two pipes, which may be used by one task or taken apart for two.
 ///
-/// ```no_run
-/// use epoxide_pipes::Duplex;
-///
-/// async fn echo(connection: epoxide::Connection) -> std::io::Result<()> {
-///     let mut pipe = Duplex::new(connection);
-///     loop {
-///         let result = pipe.input.read().await?;
-///         if result.end && result.buffer.is_empty() {
-///             return pipe.output.shutdown().await;
-///         }
-///         let n = result.buffer.len();
-///         for slice in result.buffer {
-///             pipe.output.stage(slice)?;
-///         }
-///         pipe.input.advance(n);
-///         if pipe.output.flush().await?.completed {
-///             return Ok(());
-///         }
-///     }
-/// }
-/// # let _ = echo;
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// let (mut input, mut output) = Duplex::new(conn).into_parts();
+/// peer.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
+/// let head = input.read_until(b"\r\n\r\n", 16 * 1024, std::time::Duration::from_secs(10)).await?;
+/// output.stage(&head.buffer.to_vec())?;
+/// output.flush().await?;
+/// # let mut back = [0; 18];
+/// # peer.read_exact(&mut back)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
 /// ```
 #[derive(Debug)]
 pub struct Duplex<R = ReadHalf, W = WriteHalf> {
@@ -40,6 +35,19 @@ pub struct Duplex<R = ReadHalf, W = WriteHalf> {
 }
 
 /// The name that it has in ioxide.
+///
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// let pipes: DualPipe = DualPipe::new(conn);
+/// let (input, output) = pipes.into_parts();
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub type DualPipe<R = ReadHalf, W = WriteHalf> = Duplex<R, W>;
 
 impl<R: Receive, W: Transmit> Duplex<R, W> {

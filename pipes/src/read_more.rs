@@ -3,7 +3,8 @@
 //! Job: receive until the amount is held, bounded, with errors that name the bound. State owned: none beyond the
 //! reader's. Thread class: any thread. Laws kept: 16 (each has a limit).
 
-use crate::reader::{PipeReader, ReadResult, Told};
+use crate::read_pipe::ReadResult;
+use crate::reader::{PipeReader, Told};
 use crate::transport::Receive;
 use epoxide::time;
 use std::future::poll_fn;

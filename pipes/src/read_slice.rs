@@ -77,6 +77,21 @@ impl<R: Receive> PipeReader<R> {
 }
 
 /// The future of [`PipeReader::read_slice`].
+///
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// let (mut input, _output) = Duplex::new(conn).into_parts();
+/// peer.write_all(b"hello")?;
+/// let mut space = [0; 3];
+/// assert_eq!(input.read_slice(&mut space).await?, 3);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct ReadSlice<'a, R = ReadHalf> {

@@ -6,14 +6,13 @@
 
 use crate::control::{Asked, PipeHandle};
 use crate::held::Held;
+use crate::read_pipe::{ReadPipe, ReadResult};
 use crate::sequence::Sequence;
 use crate::transport::Receive;
 use bytes::Bytes;
 use epoxide::{CloseHandle, Draining, ReadHalf, RecvBuf};
 use std::fmt;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 
@@ -29,23 +28,33 @@ pub const DEFAULT_MAX_HELD: usize = 1 << 20;
 ///
 /// However the peer cuts what it sends, the memory held is at most twice the bytes held and one buffer.
 ///
-/// ```no_run
-/// # async fn lines(connection: epoxide::Connection) -> std::io::Result<()> {
-/// let (mut input, _output) = epoxide_pipes::Duplex::new(connection).into_parts();
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// let (mut input, _output) = Duplex::new(conn).into_parts();
+/// peer.write_all(b"one\ntwo\n")?;
+/// # drop(peer);
+/// let mut lines = Vec::new();
 /// loop {
 ///     let result = input.read().await?;
 ///     let (end, all) = (result.end, result.buffer.len());
 ///     match result.buffer.find(b"\n") {
 ///         Some(at) => {
-///             println!("{:?}", result.buffer.up_to(at).to_vec());
+///             lines.push(result.buffer.up_to(at).to_vec());
 ///             input.advance(at + 1);
 ///         }
-///         None if end => return Ok(()),
+///         None if end => break,
 ///         // No whole line: keep everything, and wait for more.
 ///         None => input.advance_to(0, all),
 ///     }
 /// }
-/// # }
+/// assert_eq!(lines, [b"one", b"two"]);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
 /// ```
 pub struct PipeReader<R = ReadHalf> {
     pub(crate) half: R,
@@ -71,18 +80,6 @@ pub(crate) enum Told {
     Bytes,
     Cancelled,
     End,
-}
-
-/// What a read found.
-#[derive(Clone, Copy, Debug)]
-#[must_use = "says whether more can come"]
-pub struct ReadResult<'a> {
-    /// Everything that was received and not consumed.
-    pub buffer: Sequence<'a>,
-    /// The peer has sent its end: nothing comes behind `buffer`.
-    pub end: bool,
-    /// The read was cancelled: `buffer` may hold nothing new.
-    pub cancelled: bool,
 }
 
 impl<R: Receive> PipeReader<R> {
@@ -145,49 +142,6 @@ impl<R: Receive> PipeReader<R> {
     pub fn read_idle(&mut self) -> ReadPipe<'_, R> {
         self.begin_wait();
         ReadPipe { reader: Some(self), idle: true }
-    }
-
-    /// What [`read`](Self::read) would return without waiting; `None` if it would wait.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
-    pub fn try_read(&mut self) -> io::Result<Option<ReadResult<'_>>> {
-        if let Some(handle) = self.handle.get() {
-            match handle.check() {
-                Asked::Nothing => {}
-                Asked::Cancel => return Ok(Some(self.result(Told::Cancelled))),
-                Asked::Complete => self.complete(),
-            }
-        }
-        self.check_open()?;
-        if self.is_settled() {
-            return Ok(Some(self.result(Told::Bytes)));
-        }
-        match self.try_behind() {
-            Ok(()) => Ok(Some(self.result(Told::Bytes))),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Receives what is known to be there, into the free tail of what is held if that is worth it.
-    fn try_behind(&mut self) -> io::Result<()> {
-        if self.held.len() > 0 {
-            if self.held.len() >= self.max_held {
-                return Err(too_much(self.held.len(), self.max_held));
-            }
-            self.held.settle();
-            if let Some(last) = self.held.takes_more() {
-                match self.half.try_receive_more(last)? {
-                    0 => self.state = State::Ended,
-                    n => self.held.grown(n),
-                }
-                return Ok(());
-            }
-        }
-        let received = self.half.try_receive()?;
-        self.take_in(received);
-        Ok(())
     }
 
     /// The first `consumed` bytes of the last result are done with; the next read returns at once if bytes are left.
@@ -269,7 +223,7 @@ impl<R: Receive> PipeReader<R> {
 
     /// Would a read return without receiving?
     #[inline]
-    fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.held.len() > self.examined || self.state != State::Open
     }
 
@@ -401,7 +355,7 @@ fn completed() -> io::Error {
 }
 
 #[cold]
-fn too_much(held: usize, limit: usize) -> io::Error {
+pub(crate) fn too_much(held: usize, limit: usize) -> io::Error {
     let text =
         format!("{held} bytes are held and not consumed, and max_held is {limit}: consume some first or raise it");
     io::Error::new(io::ErrorKind::QuotaExceeded, text)
@@ -420,35 +374,3 @@ impl<R: fmt::Debug> fmt::Debug for PipeReader<R> {
 
 /// Nothing in a reader is pinned.
 impl<R> Unpin for PipeReader<R> {}
-
-/// The future of [`PipeReader::read`] and [`PipeReader::read_idle`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct ReadPipe<'a, R = ReadHalf> {
-    /// `None` once it has returned.
-    reader: Option<&'a mut PipeReader<R>>,
-    idle: bool,
-}
-
-impl<'a, R: Receive> Future for ReadPipe<'a, R> {
-    type Output = io::Result<ReadResult<'a>>;
-
-    /// # Panics
-    /// When polled again after it was ready.
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let idle = self.idle;
-        let polled = match &mut self.reader {
-            Some(reader) => reader.poll_read(cx, idle),
-            None => panic!("a read was polled after it had returned"),
-        };
-        match polled {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Ready(Ok(told)) => match self.reader.take() {
-                Some(reader) => Poll::Ready(Ok(reader.result(told))),
-                None => Poll::Pending,
-            },
-        }
-    }
-}

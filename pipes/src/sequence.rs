@@ -278,6 +278,21 @@ impl<'a> IntoIterator for Sequence<'a> {
 }
 
 /// The slices of a [`Sequence`].
+///
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// let (mut input, _output) = Duplex::new(conn).into_parts();
+/// peer.write_all(b"hello")?;
+/// let pieces: usize = input.read().await?.buffer.slices().map(<[u8]>::len).sum();
+/// assert_eq!(pieces, 5);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct Slices<'a> {
     view: Sequence<'a>,

@@ -16,6 +16,25 @@ use std::task::{Context, Poll};
 ///
 /// Every `Pending` has registered the waker of its `cx` in place of any earlier one. Nothing is lost or repeated when
 /// a caller stops polling.
+///
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// use epoxide_pipes::transport::{Receive, Transport};
+///
+/// /// Over TCP, unix sockets and TLS alike.
+/// async fn first<R: Receive>(half: &mut R) -> std::io::Result<Option<epoxide::RecvBuf>> {
+///     std::future::poll_fn(|cx| half.poll_receive(cx)).await
+/// }
+/// peer.write_all(b"hello")?;
+/// assert_eq!(&first(&mut conn.into_halves().0).await?.unwrap()[..], b"hello");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub trait Receive: Send + 'static {
     /// Receives what is there into a buffer of its own; `None` is the peer's end.
     ///
@@ -71,6 +90,24 @@ pub trait Receive: Send + 'static {
 }
 
 /// The sending half of a connection.
+///
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// use epoxide_pipes::transport::{Transmit, Transport};
+///
+/// async fn greet<W: Transmit>(half: &mut W) -> std::io::Result<()> {
+///     half.stage(b"hello")?;
+///     std::future::poll_fn(|cx| half.poll_flush(cx)).await
+/// }
+/// greet(&mut conn.into_halves().1).await?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub trait Transmit: Send + 'static {
     /// Copies bytes behind what is staged.
     ///
@@ -141,6 +178,23 @@ pub trait Transmit: Send + 'static {
 }
 
 /// A connection that falls into its two halves.
+///
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// use epoxide_pipes::transport::Transport;
+///
+/// fn pipes_of<T: Transport>(connection: T) -> Duplex<T::Reader, T::Writer> {
+///     Duplex::new(connection)
+/// }
+/// let pipes = pipes_of(conn);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub trait Transport: Send + 'static {
     /// The receiving half.
     type Reader: Receive;

@@ -6,12 +6,11 @@
 
 use crate::control::{Asked, PipeHandle};
 use crate::transport::Transmit;
+use crate::write_pipe::{FlushPipe, FlushResult, ShutdownPipe, WritePipe};
 use bytes::Bytes;
 use epoxide::{CloseHandle, CloseReason, Reserved, StagedLimit, WriteHalf};
 use std::fmt;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 
@@ -23,15 +22,22 @@ pub const DEFAULT_WRITE_HIGH_WATER: usize = 64 * 1024;
 /// What is staged goes out at the next [`flush`](Self::flush), in order. Staging more than `max_staged` is refused, and
 /// leaves everything as it was.
 ///
-/// ```no_run
-/// # async fn answer(connection: epoxide::Connection) -> std::io::Result<()> {
-/// let (_input, mut output) = epoxide_pipes::Duplex::new(connection).into_parts();
-/// output.stage(b"HTTP/1.1 200 OK\r\n")?;
-/// output.stage(b"Content-Length: 0\r\n\r\n")?;
-/// let done = output.flush().await?.completed;
-/// # let _ = done;
-/// # Ok(())
-/// # }
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// let (_input, mut output) = Duplex::new(conn).into_parts();
+/// output.stage(b"hello ")?;
+/// output.stage_bytes("world".into())?; // not copied
+/// output.flush().await?;
+/// # let mut got = [0; 11];
+/// # peer.read_exact(&mut got)?;
+/// # assert_eq!(&got, b"hello world");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
 /// ```
 pub struct PipeWriter<W = WriteHalf> {
     half: W,
@@ -40,16 +46,6 @@ pub struct PipeWriter<W = WriteHalf> {
     full: Option<usize>,
     high_water: usize,
     handle: OnceLock<PipeHandle>,
-}
-
-/// How a flush ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FlushResult {
-    /// Nothing more goes out by our own doing: this side was completed, shut down or closed. A loop that writes until this is set
-    /// ends; when the connection broke instead, the flush is an error that says why.
-    pub completed: bool,
-    /// The wait was cancelled; what was staged goes out all the same.
-    pub cancelled: bool,
 }
 
 impl<W: Transmit> PipeWriter<W> {
@@ -345,51 +341,3 @@ impl<W: fmt::Debug> fmt::Debug for PipeWriter<W> {
 
 /// Nothing in a writer is pinned.
 impl<W> Unpin for PipeWriter<W> {}
-
-/// The future of [`PipeWriter::flush`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct FlushPipe<'a, W = WriteHalf> {
-    writer: &'a mut PipeWriter<W>,
-}
-
-impl<W: Transmit> Future for FlushPipe<'_, W> {
-    type Output = io::Result<FlushResult>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.writer.poll_flush(cx)
-    }
-}
-
-/// The future of [`PipeWriter::shutdown`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct ShutdownPipe<'a, W = WriteHalf> {
-    writer: &'a mut PipeWriter<W>,
-}
-
-impl<W: Transmit> Future for ShutdownPipe<'_, W> {
-    type Output = io::Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.writer.poll_shutdown(cx)
-    }
-}
-
-/// The future of [`PipeWriter::write`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct WritePipe<'a, W = WriteHalf> {
-    writer: &'a mut PipeWriter<W>,
-    bytes: &'a [u8],
-}
-
-impl<W: Transmit> Future for WritePipe<'_, W> {
-    type Output = io::Result<usize>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { writer, bytes } = &mut *self;
-        writer.poll_write(cx, bytes)
-    }
-}

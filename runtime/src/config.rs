@@ -8,6 +8,16 @@ use std::time::Duration;
 /// How a reactor works. Every field has a default that suits a server; a `Duration` of zero switches a clock off.
 ///
 /// Bad values are refused by `build()` with an error that names the field and its limit.
+///
+/// ```
+/// use epoxide::{ReactorConfig, Runtime};
+/// use std::time::Duration;
+///
+/// let patient = ReactorConfig { read_timeout: Duration::from_secs(600), ..ReactorConfig::default() };
+/// let server = Runtime::builder().reactors(1).config(patient.clone()).build().unwrap();
+/// let refused = Runtime::builder().config(ReactorConfig { max_posts: 0, ..patient }).build().unwrap_err();
+/// assert!(refused.to_string().contains("max_posts"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReactorConfig {
     /// Bytes of a receive buffer, 1 to 1 GiB. Default 16 KiB.
@@ -36,8 +46,8 @@ pub struct ReactorConfig {
     /// it brings something: [`Stats::probes`](crate::Stats::probes) and
     /// [`probes_missed`](crate::Stats::probes_missed) tell. Default true.
     pub optimistic_reads: bool,
-    /// Bytes that one flush, or flushes in a row, may send on a reactor thread before others get their turn. Default
-    /// 256 KiB.
+    /// Bytes that one flush, or flushes in a row, may send on a reactor thread before others get their turn; up to 16 times
+    /// as many while nobody else wants the thread. Default 256 KiB.
     pub flush_budget: usize,
     /// Posts from other threads that may wait. Default 65 536.
     pub max_posts: usize,

@@ -8,6 +8,21 @@ use std::fmt;
 use std::io;
 
 /// The clock that ended a connection.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// use std::time::{Duration, Instant};
+///
+/// conn.set_deadline(Some(Instant::now() + Duration::from_millis(1)), "a whole request");
+/// let late = conn.read().await.unwrap_err();
+/// assert_eq!(CloseReason::of(&late), Some(CloseReason::Timeout(Clock::Deadline("a whole request"))));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Clock {
@@ -34,6 +49,19 @@ impl fmt::Display for Clock {
 
 /// Why both directions of a connection ended. Stored once: the first reason wins, and every later operation reports
 /// the same one.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// conn.close_handle().reset();
+/// let error = conn.send_all(b"too late").await.unwrap_err();
+/// assert_eq!(CloseReason::of(&error), Some(CloseReason::Local));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CloseReason {
@@ -131,6 +159,18 @@ pub(crate) fn complain(text: fmt::Arguments<'_>) {
 
 /// Staging was refused: `asked` more bytes would exceed `limit` (`ReactorConfig::max_staged`). What was staged before
 /// is still there and the connection is usable: flush, then go on.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let refused = conn.stage(&vec![0; 17 << 20]).unwrap_err(); // max_staged is 16 MiB
+/// assert_eq!(conn.staged_len(), 0, "all or nothing: {refused}");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StagedLimit {
     /// Bytes asked for.
@@ -160,6 +200,20 @@ impl From<StagedLimit> for io::Error {
 }
 
 /// A hand-over to a reactor was refused; what was to be handed over comes back.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use epoxide::{PostError, Runtime};
+///
+/// let runtime = Runtime::builder().reactors(1).build()?;
+/// let handle = runtime.handle();
+/// drop(runtime);
+/// // What was handed over comes back.
+/// let Err(PostError::Stopped(closure)) = handle.run_here(|| 42) else { panic!("it has stopped") };
+/// assert_eq!(closure(), 42);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PostError<T = ()> {

@@ -86,6 +86,18 @@ impl Key {
 }
 
 /// Names a listener of a runtime: what `listen` returned, and what an accepted connection reports.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let mut server = epoxide::Runtime::builder();
+/// # server.reactors(1);
+/// let web = server.listen("127.0.0.1:0", |_conn| async {});
+/// let admin = server.listen("127.0.0.1:0", |_conn| async {});
+/// let addrs = server.build()?.local_addrs();
+/// assert_ne!(addrs[web.index()], addrs[admin.index()]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub(crate) u32);
 

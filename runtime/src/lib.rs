@@ -4,34 +4,84 @@
 //! The system call is made on the caller's own thread. Only a read that finds nothing, or a flush that the socket
 //! refuses, waits on the reactor; a compare-and-swap decides who touches the socket next.
 //!
-//! ```no_run
+//! ```
 //! use epoxide::{Connection, Runtime};
+//! # use std::io::{Read, Write};
+//! # use std::net::{Shutdown, TcpStream};
 //!
-//! fn main() -> std::io::Result<()> {
-//!     let mut server = Runtime::builder();
-//!     server.listen("127.0.0.1:8080", |mut conn: Connection| async move {
-//!         while let Some(data) = conn.read_idle().await? {
-//!             conn.stage(&data)?;
-//!             conn.flush().await?;
-//!         }
-//!         Ok::<(), std::io::Error>(())
-//!     });
-//!     server.run()
-//! }
+//! # fn main() -> std::io::Result<()> {
+//! let mut server = Runtime::builder();
+//! server.listen("127.0.0.1:0", |mut conn: Connection| async move {
+//!     // `None`: the peer is done, or the server drains.
+//!     while let Some(data) = conn.read_idle().await? {
+//!         conn.stage(&data)?;
+//!         conn.flush().await?;
+//!     }
+//!     Ok::<(), std::io::Error>(())
+//! });
+//! let runtime = server.build()?; // `server.run()` serves until SIGINT or SIGTERM instead
+//! # let mut client = TcpStream::connect(runtime.local_addrs()[0])?;
+//! # client.write_all(b"echo")?;
+//! # client.shutdown(Shutdown::Write)?;
+//! # let mut back = String::new();
+//! # client.read_to_string(&mut back)?;
+//! # assert_eq!(back, "echo");
+//! # Ok(())
+//! # }
 //! ```
 //!
-//! # The walk out
-//! `Connection::flush` (`conn/write_ops`) -> the flush word's owner loop (`conn/drive`) -> `buf/outgoing` ->
-//! `sys/io`; only on EAGAIN the reactor (`reactor/dispatch` at the writable edge, or `reactor/inbox` for a flush out of
-//! budget).
+//! # Three kinds of thread
+//! | thread | runs | waits |
+//! |---|---|---|
+//! | reactor | its loop and the tasks spawned on it ([`spawn_local`]), which may be `!Send` | in `epoll_wait` |
+//! | worker | `Send` futures and blocking closures ([`workers`]) | parked on the pool |
+//! | any other | your threads, other runtimes, a test | [`block_on`], or its own executor |
+//!
+//! A [`Connection`] works the same on all three. Reactor and worker threads have a current runtime; elsewhere a
+//! [`ReactorHandle`] takes its place. `docs/THREADS.md` of the repository says for each operation who may call it, what a
+//! dropped future leaves behind, and what wakes it.
+//!
+//! # The walk out: from here to a byte on the wire
+//! 1. [`Connection::flush`] (`conn/connection`) is its write half's.
+//! 2. `WriteHalf::poll_flush` (`conn/write_ops`) finds what was staged, in the handle's own memory,
+//! 3. and claims the flush word (`conn/flush_word`, law 3): idle to flushing, one compare-and-swap.
+//! 4. `sys/io` makes the `send(2)`, on this thread.
+//! 5. The word goes back to idle. The kernel has every byte: ready.
+//!
+//! Only on `EAGAIN` does anybody wait: what is left goes to `buf/outgoing`, the owner's loop (`conn/drive`) leaves the word
+//! blocked, and `reactor/dispatch` claims it at the writable edge; `reactor/inbox` does for a flush out of budget.
 //!
 //! # The walk in
-//! `reactor/turn` -> `reactor/dispatch` -> `reactor/table` -> the read word (`conn/read_word`) -> the run queue
-//! (`exec/local`) -> the handler's `read`, which makes the recv (`conn/read_half`, `sys/io`).
+//! 1. `reactor/turn` waits for events; `reactor/dispatch` takes each,
+//! 2. finds the connection in `reactor/table` by slot and generation,
+//! 3. makes its read word ready (`conn/read_word`, law 1), and who was parked there runnable:
+//! 4. the run queue (`exec/local`) polls the handler's `read`,
+//! 5. which makes the `recv(2)` (`conn/read_half`, `sys/io`), on the handler's thread, into a pooled buffer (`buf/pool`).
+//!
+//! # The laws
+//! Files cite them by number; `docs/LAWS.md` has them whole. Each with two parties has a loom test and a broken twin.
+//!
+//! | | law | in one sentence |
+//! |---|---|---|
+//! | 1 | read word | who may receive next is one atomic word; whoever parks writes itself into it |
+//! | 2 | drained rule | over TCP a short recv means drained, until the connection saw a FIN, a hang-up or an error |
+//! | 3 | flush word | one owner sends; who comes meanwhile leaves a mark, and nothing is sent twice |
+//! | 4 | one registration | added to epoll once, edge-triggered, never modified; a move makes a second one first |
+//! | 5 | descriptors | the last holder closes, nobody else |
+//! | 6 | letting go | what was flushed goes out, then FIN, then the peer's input is thrown away for a while; a panic resets |
+//! | 7 | wake | push, fence, look at `sleeping`; the sleeper sets it, fences, and looks again at every source |
+//! | 8 | budgets | tasks, accepts, reads and sends of a pass are bounded, and who yields goes to the back |
+//! | 9 | foreign hands | other threads hold ids and an `Arc`, never a pointer into a reactor |
+//! | 10 | user code | never runs under a lock of the runtime; a panic costs one task |
+//! | 11 | ends and reasons | a FIN ends reading alone; what ended both directions is told once, first reason wins |
+//! | 12 | stop | settles everything that waits, and gives back what is handed over later |
+//! | 13 | pool credit | a job is queued only against a parked thread |
+//! | 14 | TLS | encrypting and appending are one critical section |
+//! | 15 | one kind of sender | files and kernel TLS go through the flush word too |
+//! | 16 | bounds | everything is bounded and counted; SECURITY.md has the table |
 //!
 //! # Rooms and arrows
-//! `sys, sync, id, error <- buf, exec, time <- conn <- reactor <- workers <- runtime`. The laws that the files cite by
-//! number are in `docs/LAWS.md` of the repository.
+//! `sys, sync, id, error <- buf, exec, time <- conn <- reactor <- workers <- runtime`: a room uses those left of it.
 //!
 //! # Features
 //! `tracing` (off by default) sends what happens to connections, listeners, tasks and reactors as events of the target
@@ -75,7 +125,7 @@ pub mod chaos {
 }
 
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
 pub use buf::RecvBuf;
@@ -91,7 +141,8 @@ pub use conn::read_half::ReadHalf;
 pub use conn::read_ops::{Read, ReadMore, ReadSlice};
 pub use conn::rehome::{Rehome, RehomeError};
 pub use conn::send_file::SendFile;
-pub use conn::shared::{Refusal, SendOutcome, SharedLimits, SharedWriter};
+pub use conn::shared::SharedWriter;
+pub use conn::shared_limits::{Refusal, SendOutcome, SharedLimits};
 pub use conn::shared_wait::{Closed, SharedFlush};
 pub use conn::write_half::{Reserved, WriteHalf};
 pub use conn::write_ops::{Flush, SendAll, Shutdown};

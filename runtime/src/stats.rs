@@ -19,6 +19,12 @@ macro_rules! counters {
         /// Read counter by counter while the reactors run: sums over several of them may be off by what happens
         /// meanwhile. The gauges are set once a pass.
         /// `Display` prints one `name value` pair a line.
+        ///
+        /// ```
+        /// let runtime = epoxide::Runtime::builder().reactors(2).build().unwrap();
+        /// assert_eq!(runtime.stats().open, 0); // of both; a handle's are its reactor's
+        /// println!("{}", runtime.handle().stats());
+        /// ```
         #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
         pub struct Stats {
             $($(#[doc = $doc])+ pub $field: u64,)+

@@ -72,7 +72,8 @@ pub async fn answer_all(mut conn: Connection, answer: &'static [u8], head_deadli
             continue;
         }
         if partial > MAX_HEAD {
-            return too_large(conn).await;
+            // In a box: else an idle connection has the room for it (280 bytes).
+            return Box::pin(too_large(conn)).await;
         }
         for _ in 0..requests {
             conn.stage(answer)?;

@@ -32,7 +32,9 @@ const ONE_HOP: [HeaderName; 7] = [
 /// # Errors
 /// As [`server::run`].
 pub fn run(name: &str, args: &ServerArgs, upstream: String) -> io::Result<()> {
-    server::run_built(name, args, "/", |server| {
+    let hint = |addr| server::with_a_server_at(&upstream, format!("curl http://{addr}/"));
+    server::run_saying(name, args, hint, |server| {
+        let upstream = upstream.clone();
         server.listen_with(args.target(), move |reactor| {
             let upstream = upstream.clone();
             let client = HttpClient::new(reactor.clone(), ClientOptions::default()).expect("the defaults work");

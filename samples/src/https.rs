@@ -168,6 +168,10 @@ pub async fn answer_all(mut conn: TlsConnection, answer: &[u8]) -> io::Result<()
             // It goes on, or ended and another one began: the same time for both.
             _ => {}
         }
+        if requests == 1 {
+            conn.send_all(answer).await?;
+            continue;
+        }
         for _ in 0..requests {
             conn.stage(answer)?;
         }

@@ -9,6 +9,8 @@
 //! | `heads` | how many requests end in the bytes received so far |
 //! | `http` | the loop that gives every request the same answer, and what answers look like |
 //! | `http_pipe` | the same loop on pipes |
+//! | `axum_app` | an axum application (feature `http`) |
+//! | `hub_room` | a hub of WebSockets, and who is in it (feature `http`) |
 //! | `https` | certificates and the loop over TLS (feature `tls`) |
 //! | `relay` | two connections, each sent what the other sends |
 //! | `http_proxy` | a request passed on to another server (feature `http`) |
@@ -17,6 +19,8 @@
 //! | `ws` | a WebSocket over bytes in memory (feature `http`) |
 //! | `report` | what a load run has seen |
 
+#[cfg(feature = "http")]
+pub mod axum_app;
 pub mod cli;
 pub mod heads;
 pub mod http;
@@ -25,6 +29,8 @@ pub mod http_pipe;
 pub mod http_proxy;
 #[cfg(feature = "tls")]
 pub mod https;
+#[cfg(feature = "http")]
+pub mod hub_room;
 #[cfg(feature = "http")]
 pub mod hyper_answers;
 pub mod relay;

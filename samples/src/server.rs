@@ -56,6 +56,13 @@ pub fn run_built(name: &str, args: &ServerArgs, path: &str, set_up: impl FnOnce(
     run_saying(name, args, |addr| format!("curl http://{addr}{path}"), set_up)
 }
 
+/// What to type for a relay: a server behind it first.
+pub fn with_a_server_at(to: &str, command: String) -> String {
+    format!(
+        "{command}   with a server on {to}, as by: cargo run --release -p epoxide-samples --bin raw -- --addr {to}  "
+    )
+}
+
 /// The same; `what_to_type` makes the suggestion of the start line.
 ///
 /// # Errors

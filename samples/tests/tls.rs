@@ -2,36 +2,12 @@
 
 #[allow(dead_code, reason = "other samples need more of it")]
 mod common;
+mod secure;
 
 use common::Sample;
 use epoxide_tests_e2e::Http;
-use std::path::Path;
+use secure::{start, try_it};
 use std::process::Command;
-use std::sync::LazyLock;
-
-/// The directory that `ci/certs` has filled, once for all tests.
-static CERTS: LazyLock<String> = LazyLock::new(|| {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("certs");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci/certs");
-    let made = Command::new("bash").arg(script).arg(&dir).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    dir.to_str().unwrap().to_owned()
-});
-
-fn start(program: &str, more: &[&str]) -> Sample {
-    Sample::start(program, &[&["--certs", &CERTS], more].concat())
-}
-
-/// Types in what the start line suggests, with further arguments. The answer's body, and the status.
-fn try_it(sample: &Sample, more: &[&str]) -> (String, String) {
-    let line = sample.first_line.split("try: ").nth(1).unwrap().split("   (").next().unwrap();
-    let mut words = line.split(' ');
-    assert_eq!(words.next(), Some("curl"));
-    let output = Command::new("curl").args(["-sS", "-w", "\n%{http_code}"]).args(words).args(more).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let (body, status) = text.rsplit_once('\n').unwrap();
-    (body.to_owned(), status.to_owned())
-}
 
 #[test]
 fn the_servers_answer() {

@@ -16,6 +16,11 @@
 //! `EPOXIDE_ROUNDS` sets how often the racing loops go round (see [`rounds`]); `EPOXIDE_MIB` and `EPOXIDE_STRESS_SECONDS`
 //! make the large and the long tests larger and longer.
 
+/// The programs in it are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../PORTING.md")]
+struct Porting;
+
 mod baseline;
 pub mod broadcast;
 mod case;
@@ -26,6 +31,7 @@ mod hand_over;
 mod handlers;
 mod hold;
 mod http;
+pub mod limits_table;
 mod moving;
 mod peer;
 mod pending;

@@ -21,6 +21,19 @@ const SYSTEM_ROOTS: [&str; 4] = [
 ];
 
 /// The options of a client, from [`TlsConfig::client`]. Nothing is read or checked before [`build`](Self::build).
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// let (chain, _key) = identity();
+/// let tls = TlsConfig::client().roots(Pem::text(chain)).min_version(TlsVersion::V1_3).build()?;
+/// let refused = TlsConfig::client().roots(Pem::text("no certificate")).build().unwrap_err();
+/// assert!(refused.to_string().contains("roots"));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct ClientBuilder {
     common: Common,

@@ -26,6 +26,19 @@ use std::time::Duration;
 
 /// What connections are secured with, on the server's or on the client's side. Cheap to clone; clones share reloads, limits
 /// and counts. Use one for all reactors.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// let (chain, key) = identity();
+/// let tls = TlsConfig::server(Pem::text(chain), Pem::text(key)).build()?;
+/// let (chain, key) = identity(); // a new certificate
+/// tls.reload(&TlsConfig::server(Pem::text(chain), Pem::text(key)))?; // for handshakes from now on
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct TlsConfig {
     shared: Arc<Shared>,

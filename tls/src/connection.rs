@@ -28,6 +28,21 @@ use std::time::Instant;
 ///
 /// Dropping it lets go: staged bytes are discarded, close_notify and FIN go out behind a flush in flight. Dropped by a
 /// panic or an abort, it is reset: a cut answer must not look whole.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.stage(b"ping")?;
+/// client.flush().await?;
+/// assert_eq!(&server.read().await?.unwrap()[..], b"ping");
+/// client.shutdown().await?;
+/// assert!(server.read().await?.is_none()); // the close_notify
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub struct TlsConnection {
     read: TlsReadHalf,
     write: TlsWriteHalf,
@@ -75,6 +90,11 @@ impl TlsConnection {
     /// See [`TlsReadHalf::read_slice`].
     pub fn read_slice<'a>(&'a mut self, space: &'a mut [u8]) -> TlsReadSlice<'a> {
         self.read.read_slice(space)
+    }
+
+    /// See [`TlsReadHalf::peek`].
+    pub fn peek<'a>(&'a mut self, space: &'a mut [u8]) -> TlsReadSlice<'a> {
+        self.read.peek(space)
     }
 
     /// See [`TlsReadHalf::poll_read`].

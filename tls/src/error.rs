@@ -10,6 +10,19 @@ use std::fmt;
 use std::io;
 
 /// Why TLS failed. Inside an [`io::Error`]; [`TlsError::of`] takes it out.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.reset(); // no close_notify: what the other side has may be cut
+/// let error = server.read().await.unwrap_err();
+/// println!("{error}: {:?}", TlsError::of(&error));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TlsError {

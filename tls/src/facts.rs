@@ -9,6 +9,18 @@ use boring::ssl::{NameType, SslRef};
 use boring::x509::X509;
 
 /// What the handshake agreed on.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// let facts = server.facts();
+/// assert_eq!((facts.version(), facts.server_name()), (TlsVersion::V1_3, Some("localhost")));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct TlsFacts {
     version: TlsVersion,

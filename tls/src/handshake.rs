@@ -26,6 +26,21 @@ use std::time::{Duration, Instant};
 const STEPS: u32 = 32;
 
 /// The future of a handshake; see [`TlsConfig::accept`](crate::TlsConfig::accept).
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (chain, key) = identity();
+/// let tls = TlsConfig::server(Pem::text(chain), Pem::text(key)).build()?;
+/// let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+/// drop(theirs); // gone before it said anything
+/// let handshake: Handshake = tls.accept(epoxide::Connection::from_unix(ours)?);
+/// assert!(handshake.await.is_err());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Handshake {
     state: State,

@@ -15,6 +15,19 @@ use std::collections::HashMap;
 use std::fmt;
 
 /// A host of a server: its certificate, and what differs from the server's own options.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// let (chain, key) = identity();
+/// let (other_chain, other_key) = identity();
+/// let other = Host::new(Pem::text(other_chain), Pem::text(other_key)).min_version(TlsVersion::V1_3);
+/// let tls = TlsConfig::server(Pem::text(chain), Pem::text(key)).host("*.example.org", other).build()?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct Host {
     pub(crate) chain: Pem,

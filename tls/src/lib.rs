@@ -1,25 +1,34 @@
 //! TLS on epoxide connections, by BoringSSL: any thread may read, write, flush and close a session directly.
 //!
-//! ```no_run
-//! use epoxide::Runtime;
+//! ```
+//! use epoxide::{Connection, Runtime};
 //! use epoxide_tls::{Pem, TlsConfig};
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in"));
 //!
-//! fn main() -> std::io::Result<()> {
-//!     let tls = TlsConfig::server(Pem::path("chain.pem"), Pem::path("key.pem")).alpn(["http/1.1"]).build()?;
-//!     let mut server = Runtime::builder();
-//!     server.listen("127.0.0.1:8443", move |conn| {
-//!         let tls = tls.clone();
-//!         async move {
-//!             let mut conn = tls.accept(conn).await?;
-//!             while let Some(data) = conn.read_idle().await? {
-//!                 conn.stage(&data)?;
-//!                 conn.flush().await?;
-//!             }
-//!             Ok::<(), std::io::Error>(())
+//! # fn main() -> std::io::Result<()> {
+//! # let (chain_pem, key_pem) = identity();
+//! let tls = TlsConfig::server(Pem::text(chain_pem.clone()), Pem::text(key_pem)).alpn(["http/1.1"]).build()?;
+//! let mut server = Runtime::builder();
+//! server.listen("127.0.0.1:0", move |conn: Connection| {
+//!     let tls = tls.clone();
+//!     async move {
+//!         let mut conn = tls.accept(conn).await?;
+//!         while let Some(data) = conn.read_idle().await? {
+//!             conn.send_all(&data).await?;
 //!         }
-//!     });
-//!     server.run()
-//! }
+//!         std::io::Result::Ok(())
+//!     }
+//! });
+//! let runtime = server.build()?;
+//!
+//! let tls = TlsConfig::client().roots(Pem::text(chain_pem)).build()?;
+//! epoxide::block_on(async {
+//!     let mut conn = tls.connect(runtime.local_addrs()[0], "localhost").await?;
+//!     conn.send_all(b"echo").await?;
+//!     assert_eq!(&conn.read().await?.unwrap()[..], b"echo");
+//!     conn.shutdown().await // close_notify, then FIN
+//! })
+//! # }
 //! ```
 //!
 //! There is no pump and no task of its own: whoever awaits the handshake makes it, a read decrypts what it received, a flush
@@ -38,10 +47,12 @@
 //! | `session` | the session lock: encrypt, decrypt (law 14) | any thread |
 //! | `wire` | what BoringSSL reads from and writes to | under the session lock |
 //! | `connection`, `read_half`, `write_half` | what users hold | any thread |
+//! | `peek` | looking at plaintext without taking it | any thread |
 //! | `read_ops` | the named futures of reading and writing | any thread |
 //! | `ktls` | kernel TLS: the keys (`keys`), records that are no data (`records`), what BoringSSL says (`heard`), not to receive too much before (`exact`) | any thread |
 //! | `send_file` | the future that sends a file | any thread |
 //! | `facts` | what was negotiated | pure |
+//! | `https` | [`serve_https`]: the handshake, then HTTP by what was agreed on (feature `hyper`) | any thread |
 //! | `error` | every way it fails | pure |
 //! | `ffi` | the calls that `boring` has no safe form of | any thread |
 //!
@@ -61,8 +72,11 @@ mod facts;
 mod ffi;
 mod handshake;
 mod hosts;
+#[cfg(feature = "hyper")]
+mod https;
 mod ktls;
 mod options;
+mod peek;
 mod read_half;
 mod read_ops;
 mod resume;
@@ -73,6 +87,10 @@ mod tickets;
 mod wire;
 mod write_half;
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub use client::ClientBuilder;
 pub use config::TlsConfig;
 pub use connection::TlsConnection;
@@ -80,6 +98,8 @@ pub use error::TlsError;
 pub use facts::TlsFacts;
 pub use handshake::Handshake;
 pub use hosts::Host;
+#[cfg(feature = "hyper")]
+pub use https::{serve_https, serve_https_send};
 pub use ktls::Ktls;
 pub use options::{ClientAuth, Pem, TlsVersion};
 pub use read_half::TlsReadHalf;

@@ -18,6 +18,14 @@ const MAX_CHAIN: usize = 64 * 1024;
 const MAX_BUNDLE: usize = 16 * 1024 * 1024;
 
 /// PEM text, or a file that has it.
+///
+/// ```
+/// use epoxide_tls::Pem;
+///
+/// let file = Pem::path("/etc/app/chain.pem"); // read by `build()` and by every reload
+/// let text = Pem::text("-----BEGIN CERTIFICATE-----...");
+/// assert_eq!(format!("{file:?} {text:?}"), "Pem(/etc/app/chain.pem) Pem(the PEM text)"); // never the text
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem(Source);
 
@@ -106,6 +114,10 @@ impl fmt::Debug for Pem {
 }
 
 /// A protocol version. Older ones are not spoken.
+///
+/// ```
+/// assert!(epoxide_tls::TlsVersion::V1_2 < epoxide_tls::TlsVersion::V1_3);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum TlsVersion {
@@ -138,6 +150,10 @@ impl fmt::Display for TlsVersion {
 }
 
 /// Does a server ask clients for a certificate?
+///
+/// ```
+/// assert_eq!(epoxide_tls::ClientAuth::default(), epoxide_tls::ClientAuth::Off);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum ClientAuth {

@@ -32,6 +32,8 @@ pub struct TlsReadHalf {
     /// There may be plaintext without another recv.
     ready: bool,
     over: Option<End>,
+    /// Plaintext that a peek has shown and no read has taken; never empty.
+    pub(crate) seen: Option<RecvBuf>,
 }
 
 /// How the input ended. Every later read says the same.
@@ -47,7 +49,7 @@ pub(crate) type Fill<'a> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'a;
 
 impl TlsReadHalf {
     pub(crate) fn new(half: ReadHalf, session: Arc<Session>, ready: bool) -> Self {
-        Self { half, session, input: None, ready, over: None }
+        Self { half, session, input: None, ready, over: None, seen: None }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -151,7 +153,7 @@ impl TlsReadHalf {
         }
     }
 
-    fn try_plain<T>(
+    pub(crate) fn try_plain<T>(
         &mut self,
         mut into: impl FnMut(&ReadHalf, &mut Fill<'_>) -> io::Result<T>,
     ) -> io::Result<Option<T>> {
@@ -198,7 +200,7 @@ impl TlsReadHalf {
     }
 
     /// The one way to read: `into` says where plaintext goes, and is called only when there may be some.
-    fn poll_plain<T>(
+    pub(crate) fn poll_plain<T>(
         &mut self,
         cx: &mut Context<'_>,
         idle: bool,
@@ -219,7 +221,7 @@ impl TlsReadHalf {
     }
 
     /// The same where the kernel decrypts: what is received is data.
-    fn poll_kernel<T>(
+    pub(crate) fn poll_kernel<T>(
         &mut self,
         idle: bool,
         mut receive: impl FnMut(&mut ReadHalf) -> Poll<io::Result<Option<T>>>,
@@ -282,6 +284,9 @@ impl TlsReadHalf {
         &mut self,
         into: &mut impl FnMut(&ReadHalf, &mut Fill<'_>) -> io::Result<T>,
     ) -> Option<io::Result<Option<T>>> {
+        if let Some(seen) = self.seen.take() {
+            return Some(self.take_seen(seen, into));
+        }
         if self.over.is_none() && self.ready {
             let Self { half, session, input, .. } = self;
             let mut end = (0, Next::More);

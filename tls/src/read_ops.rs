@@ -11,6 +11,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// The future of `read` and `read_idle`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.send_all(b"hello").await?;
+/// assert_eq!(&server.read().await?.unwrap()[..], b"hello");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsRead<'a> {
@@ -35,6 +47,23 @@ impl Future for TlsRead<'_> {
 }
 
 /// The future of `read_more`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.send_all(b"hel").await?;
+/// let mut data = server.read().await?.unwrap();
+/// client.send_all(b"lo").await?;
+/// while data.len() < 5 {
+///     assert_ne!(server.read_more(&mut data).await?, 0, "the peer's end");
+/// }
+/// assert_eq!(&data[..], b"hello");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsReadMore<'a> {
@@ -58,18 +87,37 @@ impl Future for TlsReadMore<'_> {
     }
 }
 
-/// The future of `read_slice`.
+/// The future of `read_slice` and `peek`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.send_all(b"hello").await?;
+/// let mut space = [0; 3];
+/// assert_eq!(server.read_slice(&mut space).await?, 3);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsReadSlice<'a> {
     half: &'a mut TlsReadHalf,
     space: &'a mut [u8],
+    peek: bool,
 }
 
 impl<'a> TlsReadSlice<'a> {
     pub(crate) fn new(half: &'a mut TlsReadHalf, space: &'a mut [u8]) -> Self {
         half.begin_wait();
-        Self { half, space }
+        Self { half, space, peek: false }
+    }
+
+    pub(crate) fn peek(half: &'a mut TlsReadHalf, space: &'a mut [u8]) -> Self {
+        half.begin_wait();
+        Self { half, space, peek: true }
     }
 }
 
@@ -77,12 +125,25 @@ impl Future for TlsReadSlice<'_> {
     type Output = io::Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { half, space } = &mut *self;
-        half.poll_slice(cx, space)
+        let Self { half, space, peek } = &mut *self;
+        if *peek { half.poll_peek(cx, space) } else { half.poll_slice(cx, space) }
     }
 }
 
 /// The future of `flush`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.stage(b"one ")?;
+/// client.stage(b"two")?;
+/// client.flush().await?; // both, in one record
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsFlush<'a> {
@@ -104,6 +165,18 @@ impl Future for TlsFlush<'_> {
 }
 
 /// The future of `shutdown`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.shutdown().await?; // what is staged, close_notify, FIN
+/// assert!(server.read().await?.is_none());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsShutdown<'a> {
@@ -125,6 +198,17 @@ impl Future for TlsShutdown<'_> {
 }
 
 /// The future of `send_all`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// client.send_all(&[7; 100_000]).await?; // in records of 16 KiB
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsSendAll<'a> {
@@ -138,7 +222,7 @@ impl<'a> TlsSendAll<'a> {
     }
 }
 
-/// Bytes that `send_all` stages at a time: what is encrypted under one hold of the lock.
+/// Bytes that `send_all` takes at a time: what is encrypted under one hold of the lock.
 const PORTION: usize = 256 * 1024;
 
 impl Future for TlsSendAll<'_> {
@@ -147,13 +231,9 @@ impl Future for TlsSendAll<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { half, bytes } = &mut *self;
         loop {
-            let room = half.room().min(PORTION);
-            if room > 0 {
-                let (now, later) = bytes.split_at(bytes.len().min(room));
-                half.stage(now)?;
-                *bytes = later;
-            }
-            match half.poll_flush(cx) {
+            let (now, later) = bytes.split_at(bytes.len().min(half.room()).min(PORTION));
+            *bytes = later;
+            match half.poll_send(cx, now) {
                 Poll::Ready(Ok(())) if bytes.is_empty() => return Poll::Ready(Ok(())),
                 // The queue is empty now: there is room for the next portion.
                 Poll::Ready(Ok(())) => {}

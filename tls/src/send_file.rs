@@ -54,6 +54,19 @@ impl TlsWriteHalf {
 }
 
 /// The future of `send_file`.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// let file = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))?;
+/// client.send_file(std::os::fd::OwnedFd::from(file), 0..9).await?;
+/// assert_eq!(&server.read().await?.unwrap()[..], b"[package]");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsSendFile<'a> {

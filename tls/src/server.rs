@@ -15,6 +15,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The options of a server, from [`TlsConfig::server`]. Nothing is read or checked before [`build`](Self::build).
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// let (chain, key) = identity();
+/// let builder = TlsConfig::server(Pem::text(chain), Pem::text(key)).alpn(["h2", "http/1.1"]);
+/// let tls = builder.build()?;
+/// let refused = builder.suites(["RC4-MD5"]).build().unwrap_err();
+/// assert!(refused.to_string().contains("suites"));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServerBuilder {
     common: Common,

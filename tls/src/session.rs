@@ -22,8 +22,12 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+/// Plaintext of a full record.
+const RECORD: usize = 16 * 1024;
+/// More than a record adds to its plaintext, in both versions.
+const OVERHEAD: usize = 64;
 /// Plaintext that is encrypted under one hold of the lock: 16 full records.
-const PORTION: usize = 256 * 1024;
+const PORTION: usize = 16 * RECORD;
 
 /// See the module's text.
 pub(crate) struct Session {
@@ -210,6 +214,10 @@ impl Core {
         if self.stream.get_ref().is_kernel() {
             self.stream.get_mut().plain(plain);
             plain = &[];
+        }
+        if plain.len() > RECORD {
+            let records = plain.len().div_ceil(RECORD);
+            self.stream.get_ref().expect(plain.len() + records * OVERHEAD);
         }
         while !plain.is_empty() {
             match self.stream.ssl_write(plain) {

@@ -38,6 +38,11 @@ impl Wire {
         self.kernel
     }
 
+    /// Records with so many bytes in all are about to be written: the queue grows for them once, not by doubling.
+    pub(crate) fn expect(&self, bytes: usize) {
+        self.queue.reserve(bytes);
+    }
+
     /// Data, for the kernel to make records of.
     pub(crate) fn plain(&mut self, data: &[u8]) {
         let taken = self.queue.append(data);

@@ -28,6 +28,19 @@ const RECORD: usize = 16 * 1024;
 /// elsewhere.
 ///
 /// Dropping it discards what is staged and not flushed, and sends close_notify and FIN behind a flush in flight.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, mut server) = sessions().await?;
+/// let (read, mut write) = client.into_split();
+/// std::thread::spawn(move || epoxide::block_on(write.send_all(b"from another thread")).unwrap());
+/// assert!(server.read().await?.unwrap().starts_with(b"from"));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct TlsWriteHalf {
     // Dropped before the session, which it asks for the close_notify.
@@ -122,7 +135,7 @@ impl TlsWriteHalf {
         if staged == 0 {
             return self.half.poll_queue(cx, None);
         }
-        match self.encrypt_staged() {
+        match self.encrypt(&[]) {
             Ok(()) => self.half.poll_queue(cx, Some(staged)),
             Err(error) => Poll::Ready(Err(error)),
         }
@@ -151,7 +164,8 @@ impl TlsWriteHalf {
         }
     }
 
-    /// Stages and flushes `bytes`, in portions of 256 KiB.
+    /// Encrypts `bytes` behind what is staged, and sends both, in portions of 256 KiB. With nothing staged, and from 16 KiB
+    /// on, they are encrypted from where they are.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -189,7 +203,7 @@ impl TlsWriteHalf {
     pub fn into_shared(mut self, limits: SharedLimits) -> io::Result<SharedWriter> {
         let staged = self.half.staged_len() > 0;
         if staged {
-            self.encrypt_staged()?;
+            self.encrypt(&[])?;
         }
         let Self { half, session } = self;
         let writer = half.into_shared(limits);
@@ -219,19 +233,34 @@ impl TlsWriteHalf {
 
     /// What is staged is the kernel's to make records of, and goes out.
     pub(crate) fn queue_for_kernel(&mut self) -> io::Result<()> {
-        self.encrypt_staged()?;
+        self.encrypt(&[])?;
         self.session.kick();
         Ok(())
     }
 
-    fn encrypt_staged(&mut self) -> io::Result<()> {
+    /// Flushes what is staged and then `bytes`, of which there are no more than there is room for. Called once for them: what
+    /// follows a `Pending` is [`poll_flush`](Self::poll_flush).
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<()>> {
+        let staged = self.half.staged_len();
+        if bytes.is_empty() || self.session.facts.kernel_tx() || staged > 0 && bytes.len() < RECORD {
+            self.half.stage(bytes)?;
+            return self.poll_flush(cx);
+        }
+        match self.encrypt(bytes) {
+            Ok(()) => self.half.poll_queue(cx, Some(staged + bytes.len())),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// Everything staged, then `last`.
+    fn encrypt(&mut self, last: &[u8]) -> io::Result<()> {
         if self.session.facts.kernel_tx() {
             let half = &mut self.half;
             return self.session.leave_to_kernel(|| half.queue_staged()).map_err(|unsent| self.why_unsent(unsent));
         }
         let session = &self.session;
         let mut unsent = None;
-        let drained = self.half.drain_staged(|piece| {
+        let drained = self.half.drain_staged(last, |piece| {
             session.encrypt(piece).map_err(|why| {
                 unsent = Some(why);
                 io::ErrorKind::BrokenPipe.into()

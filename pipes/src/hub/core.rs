@@ -21,6 +21,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 type End = Ended<SharedWriter, Arc<Inner>>;
 
 /// Why nobody joined.
+///
+/// ```
+/// # use epoxide_pipes::hub::*;
+/// # use std::io::Read as _;
+/// # epoxide::block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+/// # let hub = Hub::new(HubOptions::default())?;
+/// hub.close(std::time::Duration::from_secs(1)).await;
+/// assert_eq!(hub.join(writer).err(), Some(JoinError::Closed));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum JoinError {

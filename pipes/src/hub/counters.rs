@@ -11,6 +11,19 @@ use std::time::Duration;
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// A snapshot of a hub's counters. `Display` prints one `name value` pair a line.
+        ///
+        /// ```
+        /// # use epoxide_pipes::hub::*;
+        /// # use std::io::Read as _;
+        /// # epoxide::block_on(async {
+        /// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+        /// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+        /// # let hub = Hub::new(HubOptions::default())?;
+        /// let member = hub.join(writer)?;
+        /// println!("{:?}", hub.stats());
+        /// # std::io::Result::Ok(())
+        /// # }).unwrap();
+        /// ```
         #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct HubStats {

@@ -307,6 +307,20 @@ fn wait_here(round: &mut Round, within: Duration) {
 type Running = Pin<Box<dyn Future<Output = Result<Tally, BroadcastError>> + Send>>;
 
 /// The future of [`Hub::broadcast_paced`](crate::Hub::broadcast_paced).
+///
+/// ```
+/// # use epoxide_pipes::hub::*;
+/// # use std::io::Read as _;
+/// # epoxide::block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+/// # let hub = Hub::new(HubOptions::default())?;
+/// let member = hub.join(writer)?;
+/// let tally = hub.broadcast_paced("hello").await?; // yields to others between turns
+/// assert_eq!(tally.number, 1);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Paced {
     running: Running,

@@ -16,6 +16,20 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// What a close of a hub came to.
+///
+/// ```
+/// # use epoxide_pipes::hub::*;
+/// # use std::io::Read as _;
+/// # epoxide::block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+/// # let hub = Hub::new(HubOptions::default())?;
+/// let member = hub.join(writer)?;
+/// let report = hub.close(std::time::Duration::from_secs(1)).await;
+/// println!("{report:?}");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CloseReport {
@@ -177,6 +191,19 @@ async fn finish(member: &Inner, last_words: Bytes, said: bool) -> bool {
 }
 
 /// The future of [`Hub::close`](crate::Hub::close): which took effect when it was called. Cancel safe.
+///
+/// ```
+/// # use epoxide_pipes::hub::*;
+/// # use std::io::Read as _;
+/// # epoxide::block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+/// # let hub = Hub::new(HubOptions::default())?;
+/// hub.close(std::time::Duration::from_secs(1)).await; // everybody was told
+/// assert!(hub.is_closed());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct CloseHub {
     closing: Arc<Closing>,

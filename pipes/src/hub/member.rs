@@ -27,11 +27,40 @@ pub(super) fn now() -> u32 {
 }
 
 /// Names a member among all that its hub ever had.
+///
+/// ```
+/// # use epoxide_pipes::hub::*;
+/// # use std::io::Read as _;
+/// # epoxide::block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+/// # let hub = Hub::new(HubOptions::default())?;
+/// let member = hub.join(writer)?;
+/// let others = Message::new("not to the one who said it").except(member.id());
+/// assert_eq!(hub.broadcast(others)?.sent, 0);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MemberId(pub(super) u64);
 
 /// A membership. Cheap to clone; it ends with [`leave`](Self::leave), with the connection, or when the last clone is
 /// dropped (unless [`detach`](Self::detach)ed). Any thread.
+///
+/// ```
+/// # use epoxide_pipes::hub::*;
+/// # use std::io::Read as _;
+/// # epoxide::block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+/// # let hub = Hub::new(HubOptions::default())?;
+/// let member = hub.join(writer)?;
+/// let _ = member.send("for this one alone");
+/// member.leave().await;
+/// assert!(hub.is_empty());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub struct Member {
     inner: Arc<Inner>,
 }
@@ -141,6 +170,20 @@ impl Drop for Member {
 }
 
 /// The future of [`Member::leave`]: which took effect when it was called. Cancel safe.
+///
+/// ```
+/// # use epoxide_pipes::hub::*;
+/// # use std::io::Read as _;
+/// # epoxide::block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+/// # let hub = Hub::new(HubOptions::default())?;
+/// let member = hub.join(writer)?;
+/// member.leave().await; // no broadcast has it in hand any more
+/// assert_eq!(hub.broadcast("hello")?.sent, 0);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Leave {
     hub: Option<Arc<Core>>,

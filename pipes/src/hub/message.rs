@@ -8,6 +8,13 @@ use std::fmt;
 use std::io;
 
 /// What a broadcast sends, and to whom. Made from anything that [`Bytes`] is made from.
+///
+/// ```
+/// use epoxide_pipes::hub::Message;
+///
+/// // With `Policy::Latest` a newer price takes the place of one that still waits.
+/// let price = Message::new("42.10").key(7);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Message {
     pub(super) frame: Bytes,
@@ -41,6 +48,19 @@ impl<T: Into<Bytes>> From<T> for Message {
 }
 
 /// What a broadcast came to. `sent` and `queued` say where a frame is, not that a peer has seen it.
+///
+/// ```
+/// # use epoxide_pipes::hub::*;
+/// # use std::io::Read as _;
+/// # epoxide::block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+/// # let hub = Hub::new(HubOptions::default())?;
+/// let tally = hub.broadcast("nobody is here")?;
+/// assert_eq!((tally.number, tally.sent), (1, 0));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Tally {
@@ -57,6 +77,20 @@ pub struct Tally {
 }
 
 /// Why there was no broadcast; the frame comes back.
+///
+/// ```
+/// # use epoxide_pipes::hub::*;
+/// # use std::io::Read as _;
+/// # epoxide::block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+/// # let hub = Hub::new(HubOptions::default())?;
+/// hub.close(std::time::Duration::from_secs(1)).await;
+/// let error = hub.broadcast("too late").unwrap_err();
+/// assert_eq!(&error.into_inner()[..], b"too late");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BroadcastError {

@@ -75,6 +75,23 @@ use std::time::Duration;
 
 /// A broadcast hub. Cheap to clone; see the [module's text](crate::hub). Dropping the last clone lets go of the members, whose
 /// connections go on.
+///
+/// ```
+/// # use epoxide_pipes::hub::*;
+/// # use std::io::Read as _;
+/// # epoxide::block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
+/// # let hub = Hub::new(HubOptions::default())?;
+/// let member = hub.join(writer)?;
+/// let tally = hub.broadcast("hello")?;
+/// assert_eq!(tally.sent + tally.queued, 1);
+/// member.writer().flush().await?;
+/// # let mut got = [0; 5];
+/// # peer.read_exact(&mut got)?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct Hub {
     core: Arc<Core>,

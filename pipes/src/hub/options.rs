@@ -13,6 +13,15 @@ use std::time::Duration;
 /// How a hub is set up.
 ///
 /// [`sse`](Self::sse) and [`websocket`](Self::websocket) are the usual ones; change fields with struct update syntax.
+///
+/// ```
+/// use epoxide_pipes::Hub;
+/// use epoxide_pipes::hub::{HubOptions, Policy};
+///
+/// let options = HubOptions { policy: Policy::DropOldest, sequenced: true, ..HubOptions::default() };
+/// assert!(Hub::new(options.clone()).is_ok());
+/// assert!(Hub::new(HubOptions { members: 0, ..options }).is_err());
+/// ```
 #[derive(Clone, Debug)]
 pub struct HubOptions {
     /// What happens to a frame that a member has no room for. Default [`Policy::DropNewest`].
@@ -87,6 +96,13 @@ impl HubOptions {
 }
 
 /// What may wait in the hub for one member.
+///
+/// ```
+/// use epoxide_pipes::hub::{BacklogLimits, HubOptions};
+///
+/// let short = BacklogLimits { frames: 16, ..BacklogLimits::default() };
+/// let options = HubOptions { sequenced: true, backlog: short, ..HubOptions::default() };
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BacklogLimits {
     /// Frames. Default 1024.
@@ -107,6 +123,12 @@ impl Default for BacklogLimits {
 ///
 /// With a backlog there is also no room ([`Refusal::Frames`]) while the member's reactor takes no posts and a publisher
 /// works off what waits in its place.
+///
+/// ```
+/// use epoxide_pipes::hub::{HubOptions, Policy, websocket_close};
+///
+/// let options = HubOptions { policy: Policy::Disconnect(websocket_close(1013)), ..HubOptions::default() };
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Policy {
@@ -141,6 +163,15 @@ impl fmt::Debug for Policy {
 }
 
 /// A member that has no room for a frame, as [`Policy::Ask`] sees it.
+///
+/// ```
+/// use epoxide_pipes::hub::{Policy, Slow, Verdict};
+/// use std::sync::Arc;
+///
+/// let policy = Policy::Ask(Arc::new(|slow: &Slow| {
+///     if slow.queued > 1 << 20 { Verdict::Disconnect } else { Verdict::Keep }
+/// }));
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Slow {
@@ -153,6 +184,12 @@ pub struct Slow {
 }
 
 /// What becomes of a slow member. It misses the frame in any case.
+///
+/// ```
+/// use epoxide_pipes::hub::{Policy, Verdict};
+///
+/// let once_and_out = Policy::Ask(std::sync::Arc::new(|_| Verdict::Remove));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Verdict {

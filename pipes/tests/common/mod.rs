@@ -2,10 +2,13 @@
 
 use epoxide::workers::{self, WorkersConfig};
 use epoxide::{Connection, ReactorConfig};
+use epoxide_pipes::{Duplex, PipeReader, PipeWriter, ReadResult};
 use epoxide_tests_e2e::{Case, Ending, Peer, Server, loopback, pattern};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -57,4 +60,24 @@ pub(crate) fn is_sent_back(addr: SocketAddr, bytes: usize) {
     peer.send(&pattern(bytes)).unwrap();
     peer.half_close().unwrap();
     assert!(peer.read_to_end(SOON) == (pattern(bytes), Ending::Eof));
+}
+
+/// A connection as pipes.
+#[allow(dead_code, reason = "not every test file wants it")]
+pub(crate) fn halves(connection: Connection) -> (PipeReader, PipeWriter) {
+    Duplex::new(connection).into_parts()
+}
+
+/// Reads, and says when the read waits.
+#[allow(dead_code, reason = "not every test file wants it")]
+pub(crate) async fn read_and_tell<'a>(input: &'a mut PipeReader, waits: &Sender<()>) -> io::Result<ReadResult<'a>> {
+    let mut read = input.read();
+    poll_fn(|cx| {
+        let polled = Pin::new(&mut read).poll(cx);
+        if polled.is_pending() {
+            let _ = waits.send(());
+        }
+        polled
+    })
+    .await
 }

@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use epoxide::workers::{self, WorkersConfig};
 use epoxide::{Connection, ReactorConfig};
+use epoxide_pipes::transport::{Receive, Transmit};
 use epoxide_pipes::{HttpOptions, HttpOptionsBuilder, serve_http, serve_http_send, upgraded_stream};
 use epoxide_tests_e2e::{Case, Gate, Server, loopback, pattern, provoke_panic};
 use http_body_util::combinators::BoxBody;
@@ -119,7 +120,7 @@ impl Desk {
                 provoke_panic("a service");
                 Response::new(empty())
             }
-            "/upgrade" => upgrade(request),
+            "/upgrade" => upgrade::<epoxide::ReadHalf, epoxide::WriteHalf>(request),
             path => match path.strip_prefix("/big/").and_then(|n| n.parse().ok()) {
                 Some(left) => {
                     let body = Big { left, made: self.made.clone(), _dropped: OpenAtDrop(self.dropped.clone()) };
@@ -148,7 +149,7 @@ impl Desk {
         Ok(())
     }
 
-    fn note(&self, done: io::Result<()>) {
+    pub(crate) fn note(&self, done: io::Result<()>) {
         if let Err(error) = done {
             self.errors.lock().unwrap().push(error);
         }
@@ -188,12 +189,12 @@ impl Desk {
     }
 }
 
-/// Echoes what follows the upgrade, until the client's end.
-fn upgrade(request: Request<Incoming>) -> Answer {
+/// Echoes what follows the upgrade, until the client's end. The halves are those of the connection that is served.
+pub(crate) fn upgrade<R: Receive, W: Transmit>(request: Request<Incoming>) -> Answer {
     let upgraded = hyper::upgrade::on(request);
     let echo = async move {
         let upgraded = upgraded.await.expect("upgraded");
-        let Ok(mut stream) = upgraded_stream::<epoxide::ReadHalf, epoxide::WriteHalf>(upgraded) else {
+        let Ok(mut stream) = upgraded_stream::<R, W>(upgraded) else {
             panic!("the stream is the one that was served");
         };
         let mut space = [0; 4096];

@@ -24,6 +24,20 @@ use super::pool::BufPool;
 /// returns the buffer to its pool; it may outlive the connection and every reactor.
 ///
 /// Nothing here waits, and all of it may be called from any thread.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// peer.write_all(b"head\nbody")?;
+/// let mut data = conn.read().await?.unwrap();
+/// let head = data.split_to(5); // no copy: both are parts of one buffer
+/// assert_eq!((&head[..], &data[..]), (&b"head\n"[..], &b"body"[..]));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub struct RecvBuf {
     /// `None` is empty and holds no block. Taken by `Drop`: the compiler's own drop of a box would keep the common drop
     /// from being inlined (10 instructions a request).

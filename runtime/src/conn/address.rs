@@ -18,6 +18,19 @@ use std::path::Path;
 ///
 /// Shown as `127.0.0.1:80`, `[::1]:80`, `unix:/run/app.sock`, `unix:@name` (abstract) or `unix:` (unnamed, as a connecting
 /// unix socket is).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use epoxide::Runtime;
+///
+/// let mut server = Runtime::builder();
+/// server.reactors(1).listen("127.0.0.1:0", |_| async {});
+/// let runtime = server.build()?;
+/// let address = &runtime.addresses()[0];
+/// assert!(address.ip().is_some() && address.path().is_none());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub enum Address {
     /// An IP address and port.

@@ -23,8 +23,10 @@ use std::task::{Context, Poll, Waker, ready};
 /// the reactor watches.
 ///
 /// ```
-/// # use epoxide::AsyncFd;
-/// # use std::{io::Read, os::unix::net::UnixStream};
+/// use epoxide::AsyncFd;
+/// use std::io::{Read, Write};
+/// use std::os::unix::net::UnixStream;
+///
 /// async fn first_byte(pipe: UnixStream) -> std::io::Result<u8> {
 ///     pipe.set_nonblocking(true)?;
 ///     let pipe = AsyncFd::new(pipe)?;
@@ -32,6 +34,10 @@ use std::task::{Context, Poll, Waker, ready};
 ///     pipe.read_with(|mut pipe| pipe.read_exact(&mut byte)).await?;
 ///     Ok(byte[0])
 /// }
+///
+/// let (ours, mut theirs) = UnixStream::pair().unwrap();
+/// theirs.write_all(b"x").unwrap();
+/// assert_eq!(epoxide::block_on(first_byte(ours)).unwrap(), b'x');
 /// ```
 pub struct AsyncFd<T: AsFd> {
     // Dropped first: the reactor is told before the user's descriptor closes.
@@ -178,6 +184,16 @@ impl<T: AsFd> AsFd for AsyncFd<T> {
 }
 
 /// The future of [`AsyncFd::readable`] and [`AsyncFd::writable`].
+///
+/// ```
+/// # epoxide::block_on(async {
+/// # let (pipe, _other) = std::os::unix::net::UnixStream::pair()?;
+/// # pipe.set_nonblocking(true)?;
+/// let pipe = epoxide::AsyncFd::new(pipe)?;
+/// pipe.writable().await?; // a `Ready`
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Ready<'a, T: AsFd> {
     fd: &'a AsyncFd<T>,
@@ -207,6 +223,26 @@ impl<T: AsFd> Drop for Ready<'_, T> {
 }
 
 /// Says that the descriptor was ready. Readiness stays until a call on the descriptor finds nothing.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// # use std::io::{Read, Write};
+/// # let (pipe, mut other) = std::os::unix::net::UnixStream::pair()?;
+/// # pipe.set_nonblocking(true)?;
+/// let pipe = epoxide::AsyncFd::new(pipe)?;
+/// other.write_all(b"hi")?;
+/// let mut space = [0; 8];
+/// let n = loop {
+///     let mut guard = pipe.readable().await?;
+///     // `Err`: nothing was there after all; the guard has noted it.
+///     if let Ok(read) = guard.try_io(|mut pipe| pipe.read(&mut space)) {
+///         break read?;
+///     }
+/// };
+/// assert_eq!(&space[..n], b"hi");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[must_use = "make the call through try_io, or the next wait returns at once"]
 pub struct ReadyGuard<'a, T: AsFd> {
     fd: &'a AsyncFd<T>,
@@ -221,6 +257,19 @@ impl<T: AsFd> fmt::Debug for ReadyGuard<'_, T> {
 }
 
 /// [`ReadyGuard::try_io`] found nothing: wait again.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// # use std::io::Read;
+/// # let (pipe, _other) = std::os::unix::net::UnixStream::pair()?;
+/// # pipe.set_nonblocking(true)?;
+/// let pipe = epoxide::AsyncFd::new(pipe)?;
+/// let mut guard = pipe.writable().await?; // for writing it is ready, but there is nothing to read
+/// let read = guard.try_io(|mut pipe| pipe.read(&mut [0]));
+/// assert!(matches!(read, Err(epoxide::NotReady)));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotReady;
 

@@ -28,12 +28,18 @@ use std::task::{Context, Poll};
 /// second after the one before or as soon as that one failed, families alternating (RFC 8305, sections 4 and 5); the
 /// first that connects is taken and the others are closed.
 ///
-/// ```no_run
-/// # async fn get() -> std::io::Result<()> {
-/// let mut conn = epoxide::connect("example.org:80").await?;
+/// ```
+/// # use std::io::Read;
+/// # epoxide::block_on(async {
+/// let server = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let mut conn = epoxide::connect(server.local_addr()?).await?;
 /// conn.send_all(b"GET / HTTP/1.0\r\n\r\n").await?;
-/// # Ok(())
-/// # }
+/// # drop(conn);
+/// # let mut text = String::new();
+/// # server.accept()?.0.read_to_string(&mut text)?;
+/// # assert_eq!(text, "GET / HTTP/1.0\r\n\r\n");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
 /// ```
 ///
 /// # Errors
@@ -67,6 +73,15 @@ impl ReactorHandle {
 }
 
 /// The future of `connect`, polled on any thread. The attempt starts at the first poll.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// let server = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let connect: epoxide::Connect = epoxide::connect(server.local_addr()?);
+/// assert_eq!(connect.await?.peer_addr()?, server.local_addr()?);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Connect {
     inner: Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + Sync>>,

@@ -11,6 +11,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How to connect.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use epoxide::{ConnectAddr, ConnectOptions};
+/// use std::time::Duration;
+///
+/// let server = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let hasty = ConnectOptions { timeout: Duration::from_secs(2), ..ConnectOptions::default() };
+/// let conn = epoxide::connect(ConnectAddr::new(server.local_addr()?).options(hasty)).await?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectOptions {
     /// How long everything may take: the look-up of the name and all attempts. Zero: as long as the kernel tries
@@ -45,6 +57,17 @@ impl Default for ConnectOptions {
 /// Where to connect: a socket address, a pair of address or host name and port, a text (`"127.0.0.1:80"`, `"[::1]:80"`,
 /// `"example.org:80"`, `"unix:/run/app.sock"`, `"unix:@abstract"`), or a path. A bad one is reported when the connect is
 /// awaited.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use epoxide::ConnectAddr;
+///
+/// let by_text = ConnectAddr::new("unix:/nowhere/app.sock");
+/// assert_eq!(epoxide::connect(by_text).await.unwrap_err().kind(), std::io::ErrorKind::NotFound);
+/// assert!(epoxide::connect(("127.0.0.1", 0)).await.is_err()); // a pair of host and port
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct ConnectAddr {
     pub(crate) target: Target,

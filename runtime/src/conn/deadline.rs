@@ -175,6 +175,21 @@ pub(crate) fn ran_out(body: &Body, reason: CloseReason) {
 }
 
 /// While it lives, the connection's read clock stands still; from its drop on it counts anew. Guards nest.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let patience = conn.suspend_read_timeout();
+/// // However long the peer thinks, this read does not time out.
+/// # peer.write_all(b"x")?;
+/// let data = conn.read().await?;
+/// drop(patience);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "the read clock runs again when the guard is dropped"]
 pub struct ReadTimeoutSuspended {

@@ -196,18 +196,26 @@ fn put_back(body: &Body, bytes: &mut Outgoing, counted: &mut bool, waiter: Optio
 
 /// Reactor: a writable edge or an owed turn gave it the flush.
 pub(crate) fn drive_as_reactor(body: &Body) {
+    drive_portions(body, 1);
+}
+
+/// The same for so many budgets at once.
+pub(crate) fn drive_portions(body: &Body, portions: usize) {
     let slow = lock(&body.slow);
     if slow.lent {
         return send_file::hand_over(body, slow);
     }
-    drive_queue(body, slow);
+    drive_within(body, slow, body.home.config.flush_budget.saturating_mul(portions));
 }
 
 /// The owner of Flushing, who is no waiting writer: sends what is queued, within the budget, and wakes who waits for it.
-pub(crate) fn drive_queue(body: &Body, mut slow: MutexGuard<'_, Slow>) {
+pub(crate) fn drive_queue(body: &Body, slow: MutexGuard<'_, Slow>) {
+    drive_within(body, slow, body.home.config.flush_budget);
+}
+
+fn drive_within(body: &Body, mut slow: MutexGuard<'_, Slow>, budget: usize) {
     let mut batch = slow.out.take();
     drop(slow);
-    let budget = body.home.config.flush_budget;
     match drive(body, Batch { bytes: &mut batch, counted: true }, budget, None) {
         Drive::Done => body.wake_writer(),
         Drive::Parked => {

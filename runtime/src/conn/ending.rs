@@ -20,6 +20,20 @@ use std::sync::Arc;
 
 /// Closes or resets a connection from any thread, while others read and write it. Cheap to clone; it does not keep
 /// the connection open.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let handle = conn.close_handle();
+/// std::thread::spawn(move || handle.close());
+/// let ended = conn.read().await.unwrap_err(); // parked or not
+/// assert_eq!(CloseReason::of(&ended), Some(CloseReason::Local));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct CloseHandle {
     at: Arc<Locator>,

@@ -104,6 +104,15 @@ impl Queue {
         Ok(())
     }
 
+    /// So many bytes are about to be appended: the queue grows for them once.
+    pub fn reserve(&self, bytes: usize) {
+        let mut slow = lock(&self.body.slow);
+        // As in an append: nothing is left with a connection that has ended.
+        if !self.body.flush.is_closed() && !self.body.flush.has_fin() {
+            slow.out.tail_mut().reserve(bytes);
+        }
+    }
+
     fn append_with(&self, len: usize, stage: impl FnOnce(&mut Outgoing)) -> bool {
         let body = &*self.body;
         let mut slow = lock(&body.slow);
@@ -132,14 +141,16 @@ impl Queue {
 }
 
 impl WriteHalf {
-    /// For the layer: everything staged goes through `encode`, piece by piece, and is forgotten.
+    /// For the layer: everything staged goes through `encode`, piece by piece, and is forgotten; then `last`, from where it
+    /// is.
     ///
     /// # Errors
     /// That of `encode`: the rest is forgotten too.
     #[doc(hidden)]
-    pub fn drain_staged(&mut self, encode: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    pub fn drain_staged(&mut self, last: &[u8], encode: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         self.trim();
-        let result = self.staged.pieces().try_for_each(encode);
+        let last = std::iter::once(last).filter(|last| !last.is_empty());
+        let result = self.staged.pieces().chain(last).try_for_each(encode);
         self.staged.clear();
         // What is queued has grown by more than what was staged: the next staging looks at it.
         self.room = 0;

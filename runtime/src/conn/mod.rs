@@ -11,6 +11,7 @@
 //! | `write_half` | staging | any thread |
 //! | `write_ops` | the write family: named futures | any thread |
 //! | `shared` | whole frames from many threads | any thread |
+//! | `shared_limits` | what it may queue, and what became of a frame | pure |
 //! | `shared_wait` | waiting for frames to be out, for the end | any thread |
 //! | `layer` | what TLS stands on | any thread |
 //! | `frames` | where shared frames end, who waits for them | pure |
@@ -72,6 +73,7 @@ pub(crate) mod send_file;
 #[cfg(all(test, loom))]
 mod send_file_loom;
 pub(crate) mod shared;
+pub(crate) mod shared_limits;
 #[cfg(all(test, loom))]
 mod shared_loom;
 pub(crate) mod shared_wait;

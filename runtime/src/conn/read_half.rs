@@ -24,6 +24,13 @@ use std::task::{Context, Poll, Waker};
 /// The reading half of a connection: `Send`, used by one task at a time, on any thread.
 ///
 /// Dropping it discards further input once the write half is gone too; until then the write half works on.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+/// let (read, write) = epoxide::Connection::from_unix(ours).unwrap().into_split();
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct ReadHalf {
     pub(crate) body: Held,

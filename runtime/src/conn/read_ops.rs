@@ -144,6 +144,20 @@ fn recv_behind(buf: &mut RecvBuf, home: &'static BufPool, max: usize, fd: Borrow
 }
 
 /// The future of `read` and `read_idle`.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// peer.write_all(b"hello")?;
+/// assert_eq!(&conn.read().await?.unwrap()[..], b"hello");
+/// drop(peer);
+/// assert!(conn.read().await?.is_none()); // the peer's end
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Read<'a> {
@@ -168,6 +182,23 @@ impl Future for Read<'_> {
 }
 
 /// The future of `read_more`.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// peer.write_all(b"he")?;
+/// let mut data = conn.read().await?.unwrap();
+/// peer.write_all(b"llo")?;
+/// while data.len() < 5 {
+///     assert_ne!(conn.read_more(&mut data).await?, 0, "the peer's end");
+/// }
+/// assert_eq!(&data[..], b"hello");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct ReadMore<'a> {
@@ -193,6 +224,20 @@ pub(crate) fn tail_of<'a>(buf: &'a mut RecvBuf, home: &'static BufPool, max: usi
 }
 
 /// The future of `read_slice` and `peek`.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// peer.write_all(b"hello")?;
+/// let mut space = [0; 3];
+/// assert_eq!(conn.read_slice(&mut space).await?, 3);
+/// assert_eq!(&space, b"hel");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct ReadSlice<'a> {

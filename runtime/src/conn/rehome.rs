@@ -71,6 +71,21 @@ impl Connection {
 }
 
 /// Why a connection did not move. It is where it was.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let elsewhere = Runtime::builder().reactors(1).build()?;
+/// let (target, here) = (elsewhere.handle(), conn.reactor());
+/// drop(elsewhere);
+/// assert!(matches!(conn.rehome(&target).await, Err(RehomeError::Stopped)));
+/// assert!(conn.reactor() == here); // it has not moved
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RehomeError {
@@ -118,6 +133,19 @@ impl From<RehomeError> for io::Error {
 }
 
 /// The future of [`Connection::rehome`].
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let elsewhere = Runtime::builder().reactors(1).build()?;
+/// conn.rehome(&elsewhere.handle()).await?;
+/// assert!(conn.reactor() == elsewhere.handle());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Rehome<'a> {

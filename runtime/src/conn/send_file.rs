@@ -106,6 +106,21 @@ enum State {
 }
 
 /// The future of `send_file`.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let file = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))?;
+/// conn.send_file(std::os::fd::OwnedFd::from(file), 0..9).await?;
+/// # let mut start = [0; 9];
+/// # peer.read_exact(&mut start)?;
+/// # assert_eq!(&start, b"[package]");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SendFile<'a> {

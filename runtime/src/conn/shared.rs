@@ -12,6 +12,7 @@ use crate::conn::ending::{self, CloseHandle, Held};
 use crate::conn::flush_word::Kick;
 use crate::conn::frames::Frames;
 use crate::conn::layer::Layer;
+use crate::conn::shared_limits::{Refusal, SendOutcome, SharedLimits};
 use crate::conn::write_half::WriteHalf;
 use crate::error::CloseReason;
 use crate::exec::handle::ReactorHandle;
@@ -35,64 +36,6 @@ const COPIED: usize = 256;
 const CONTROL_FRAMES: usize = 16;
 const CONTROL_BYTES: usize = 4096;
 
-/// What a shared writer may queue while its peer does not keep up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SharedLimits {
-    /// Frames. Default 1024.
-    pub frames: usize,
-    /// Bytes. Default 1 MiB. A single frame may be larger if nothing else is queued.
-    pub bytes: usize,
-    /// Age of the oldest frame that waits. Default 10 s; zero is off.
-    pub age: Duration,
-    /// Keep the connection when the peer has sent its FIN and the read half is gone. Default false: then the FIN ends it.
-    pub half_open: bool,
-}
-
-impl Default for SharedLimits {
-    fn default() -> Self {
-        Self { frames: 1024, bytes: 1024 * 1024, age: Duration::from_secs(10), half_open: false }
-    }
-}
-
-/// What became of a frame.
-#[derive(Debug)]
-#[must_use = "a refused frame is lost unless it is dealt with"]
-pub enum SendOutcome {
-    /// The kernel has all of it.
-    Sent,
-    /// It waits for the peer, or for another thread that sends; it goes out behind what was accepted before.
-    Queued,
-    /// Nothing of it goes out; it comes back.
-    Refused(Refusal, Bytes),
-}
-
-/// Why a frame was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// `SharedLimits::frames` wait already.
-    Frames,
-    /// `SharedLimits::bytes` would be exceeded.
-    Bytes,
-    /// The oldest frame has waited longer than `SharedLimits::age`.
-    Age,
-    /// The connection has ended, for this reason.
-    Closed(CloseReason),
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Frames => f.write_str("too many frames wait for the peer (SharedLimits::frames)"),
-            Self::Bytes => f.write_str("too many bytes wait for the peer (SharedLimits::bytes)"),
-            Self::Age => f.write_str("the peer has not taken the oldest frame in time (SharedLimits::age)"),
-            Self::Closed(reason) => write!(f, "the connection has ended: {reason}"),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
-
 /// Must the peer's FIN leave this connection open although nobody reads?
 pub(crate) fn is_half_open(body: &Body) -> bool {
     lock(&body.slow).frames.as_ref().is_some_and(|frames| frames.half_open)
@@ -111,6 +54,26 @@ impl Slow {
 /// Writes whole frames to one connection from any number of threads. Cheap to clone.
 ///
 /// Dropping the last clone sends what was queued, then FIN.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let (read, writer) = conn.into_shared(SharedLimits::default());
+/// let threads: Vec<_> = (0..4).map(|_| {
+///     let writer = writer.clone();
+///     std::thread::spawn(move || assert!(!matches!(writer.send("frame\n"), SendOutcome::Refused(..))))
+/// }).collect();
+/// # threads.into_iter().for_each(|thread| thread.join().unwrap());
+/// writer.flush().await?;
+/// let mut frames = [0; 4 * 6];
+/// peer.read_exact(&mut frames)?;
+/// assert_eq!(&frames, "frame\n".repeat(4).as_bytes()); // none is torn
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct SharedWriter {
     core: Arc<Core>,

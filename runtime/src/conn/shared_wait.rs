@@ -80,6 +80,19 @@ impl Drop for Wait<'_> {
 }
 
 /// The future of `SharedWriter::flush`.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let (read, writer) = conn.into_shared(SharedLimits::default());
+/// assert!(!matches!(writer.send("frame"), SendOutcome::Refused(..)));
+/// writer.flush().await?; // the kernel has it
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SharedFlush<'a> {
@@ -107,6 +120,20 @@ impl Future for SharedFlush<'_> {
 }
 
 /// The future of `SharedWriter::closed`.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let (read, writer) = conn.into_shared(SharedLimits::default());
+/// writer.close_handle().reset();
+/// writer.closed().await;
+/// assert!(writer.close_reason().is_some());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Closed<'a> {

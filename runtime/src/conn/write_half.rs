@@ -19,6 +19,25 @@ use std::sync::Arc;
 /// The writing half of a connection: `Send`, used by one task at a time, on any thread.
 ///
 /// Dropping it discards what is staged and not flushed, and sends FIN behind a flush in flight.
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let (read, mut write) = conn.into_split();
+/// workers::spawn(async move {
+///     write.stage(b"from ")?;
+///     write.stage(b"another thread")?;
+///     write.flush().await
+/// }).await??;
+/// # let mut got = [0; 19];
+/// # peer.read_exact(&mut got)?;
+/// # assert_eq!(&got, b"from another thread");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct WriteHalf {
     pub(crate) body: Held,
@@ -184,6 +203,23 @@ impl WriteHalf {
 }
 
 /// Staging space, lent by `try_reserve`: written to through [`BufMut`].
+///
+/// ```
+/// # use epoxide::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = Connection::from_unix(ours)?;
+/// let mut space = conn.try_reserve(8)?;
+/// bytes::BufMut::put_u64(&mut *space, 7);
+/// drop(space);
+/// conn.flush().await?;
+/// # let mut got = [0; 8];
+/// # peer.read_exact(&mut got)?;
+/// # assert_eq!(u64::from_be_bytes(got), 7);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Reserved<'a> {
     tail: Limit<&'a mut Vec<u8>>,

@@ -288,6 +288,15 @@ enum First {
 }
 
 /// The future of `flush`.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// # let (_peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = epoxide::Connection::from_unix(ours)?;
+/// conn.stage(b"one ")?;
+/// conn.flush().await
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Flush<'a> {
@@ -304,6 +313,14 @@ impl Future for Flush<'_> {
 }
 
 /// The future of `send_all`.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// # let (_peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = epoxide::Connection::from_unix(ours)?;
+/// conn.send_all(b"whole").await
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SendAll<'a> {
@@ -354,6 +371,14 @@ impl SendAll<'_> {
 }
 
 /// The future of `shutdown`.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// # let (_peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let mut conn = epoxide::Connection::from_unix(ours)?;
+/// conn.shutdown().await // what is staged, then FIN
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Shutdown<'a> {

@@ -37,6 +37,26 @@ impl DrainWaiters {
 /// Ready once the reactor has begun to drain (or has ended). Owned and `Send`: it outlives the connection that gave it.
 ///
 /// Cancel safety: nothing is lost when it is dropped.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # use std::io::Read;
+/// use epoxide::{Connection, Runtime};
+///
+/// let mut server = Runtime::builder();
+/// server.reactors(1).listen("127.0.0.1:0", |mut conn: Connection| async move {
+///     conn.draining().await;
+///     conn.send_all(b"bye").await
+/// });
+/// let runtime = server.build()?;
+/// let mut client = std::net::TcpStream::connect(runtime.local_addrs()[0])?;
+/// runtime.shutdown_blocking(std::time::Duration::from_secs(5))?;
+/// let mut text = String::new();
+/// client.read_to_string(&mut text)?;
+/// assert_eq!(text, "bye");
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Draining {
     home: Arc<Home>,

@@ -19,6 +19,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Reaches a reactor from any thread. Cheap to clone; does not keep the reactor running.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use epoxide::Runtime;
+///
+/// let runtime = Runtime::builder().reactors(1).build()?;
+/// let there = runtime.handle().run_here(|| std::thread::current().id())?;
+/// let there = epoxide::block_on(there)?;
+/// assert_ne!(there, std::thread::current().id());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ReactorHandle {
     pub(crate) home: Arc<Home>,

@@ -19,6 +19,18 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 /// Why a task has no result.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// # std::panic::set_hook(Box::new(|_| {}));
+/// let task = epoxide::spawn_local(async { panic!("a bug") });
+/// match task.await {
+///     Err(epoxide::JoinError::Panic(payload)) => assert_eq!(payload.text(), "a bug"),
+///     other => unreachable!("{other:?}"),
+/// }
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub enum JoinError {
     /// It panicked, with this payload.
     Panic(PanicPayload),
@@ -66,6 +78,16 @@ impl From<JoinError> for io::Error {
 }
 
 /// What a task threw. `Sync`, so that an error that holds it fits into `io::Error` and its like.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// # std::panic::set_hook(Box::new(|_| {}));
+/// let task = epoxide::spawn_local(async { std::panic::panic_any(7) });
+/// let Err(epoxide::JoinError::Panic(payload)) = task.await else { panic!("it panicked") };
+/// assert_eq!(payload.into_inner().downcast_ref(), Some(&7));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub struct PanicPayload(Mutex<Box<dyn Any + Send + 'static>>);
 
 impl PanicPayload {
@@ -104,6 +126,14 @@ struct Shared<T>(Mutex<Cell<T>>);
 /// Waits for a task. `Send` if its result is. Dropping it detaches the task.
 ///
 /// Awaiting gives the result, or a [`JoinError`]. Cancel safe: a dropped wait loses nothing but the handle.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// let task = epoxide::spawn_local(async { 6 * 7 });
+/// assert_eq!(task.await?, 42);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[must_use = "dropping the handle detaches the task; use `let _ =` or `.detach()` to say so"]
 pub struct JoinHandle<T> {
     shared: Arc<Shared<T>>,
@@ -157,6 +187,16 @@ impl<T> Future for JoinHandle<T> {
 }
 
 /// Aborts a task, from any thread, any number of times.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// let task = epoxide::spawn_local(std::future::pending::<()>());
+/// let abort = task.abort_handle();
+/// std::thread::spawn(move || abort.abort());
+/// assert!(matches!(task.await, Err(epoxide::JoinError::Aborted)));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct AbortHandle {
     target: Target,

@@ -20,6 +20,15 @@ use std::task::{Context, Poll};
 ///
 /// Sealed. An error is counted ([`Stats::handler_errors`](crate::Stats::handler_errors)); the connection ends as it
 /// would have ended anyway.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let mut server = epoxide::Runtime::builder();
+/// server.listen("127.0.0.1:0", |_conn| async {}); // `()`
+/// server.listen("127.0.0.1:0", |mut conn| async move { conn.send_all(b"hi").await }); // a `Result`
+/// # Ok(())
+/// # }
+/// ```
 pub trait Outcome: sealed::Sealed {
     /// `Err` holds the text of the error.
     #[doc(hidden)]
@@ -91,6 +100,13 @@ pub fn yield_now() -> YieldNow {
 }
 
 /// The future of [`yield_now`].
+///
+/// ```
+/// # epoxide::block_on(async {
+/// epoxide::yield_now().await; // others had their turn
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct YieldNow {

@@ -11,6 +11,8 @@ use crate::id::Key;
 
 /// Messages of other threads that are served in one pass.
 const INBOX_BUDGET: usize = 4096;
+/// Flush budgets that an owed flush gets at most while nobody else wants the loop.
+const MAX_PORTIONS: usize = 16;
 
 impl Reactor {
     pub(super) fn read_inbox(&mut self) {
@@ -46,7 +48,11 @@ impl Reactor {
     }
 
     /// Gives each owed flush its next portion; one that still has a rest is put at the back by its own message.
-    pub(super) fn serve_owed(&mut self) {
+    ///
+    /// One that is alone on the loop gets more: a GiB in sends of 256 KiB takes a fifth more CPU than in long ones.
+    pub(super) fn serve_owed(&mut self, events: usize) {
+        let alone = events == 0 && self.owed.len() == 1 && !local::with_tasks(|tasks| tasks.has_ready());
+        self.portions = portions(self.portions, alone);
         for _ in 0..self.owed.len() {
             let Some(key) = self.owed.pop_front() else { return };
             self.serve_one_owed(key);
@@ -57,11 +63,27 @@ impl Reactor {
         let Some(entry) = self.table.get(key) else { return };
         let (body, lingers) = (entry.body.clone(), entry.linger.is_some());
         if body.flush.serve_owed() {
-            drive::drive_as_reactor(&body);
+            drive::drive_portions(&body, self.portions);
         }
         drop(body);
         if lingers {
             self.attend_linger(key);
         }
+    }
+}
+
+/// How many budgets an owed flush gets after it got `before`.
+fn portions(before: usize, alone: bool) -> usize {
+    if alone { (4 * before).min(MAX_PORTIONS) } else { 1 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::portions;
+
+    #[test]
+    fn a_lone_flush_gets_more_from_pass_to_pass_and_one_among_others_a_single_budget() {
+        assert_eq!([1, 4, 16].map(|before| portions(before, true)), [4, 16, 16]);
+        assert_eq!([1, 4, 16].map(|before| portions(before, false)), [1, 1, 1]);
     }
 }

@@ -63,6 +63,8 @@ pub(crate) struct Reactor {
     watches: Watches,
     /// Flushes out of budget, each connection at most once (its word says Owed).
     owed: VecDeque<Key>,
+    /// Flush budgets that an owed flush got in this pass.
+    portions: usize,
     timers: Arc<Driver>,
     sweep: Sweep,
     stalls: Stalls,
@@ -114,6 +116,7 @@ impl Reactor {
             limit,
             watches: Watches::new(),
             owed: VecDeque::new(),
+            portions: 1,
             sweep: Sweep::new(now_ms),
             stalls: Stalls::new(home.config.stall_threshold),
             now_ms,

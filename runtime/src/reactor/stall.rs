@@ -30,6 +30,14 @@ const TIMED_MS: u64 = 60_000;
 
 /// User code held a reactor's loop longer than
 /// [`ReactorConfig::stall_threshold`](crate::ReactorConfig::stall_threshold): everything else on that reactor waited.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let mut server = epoxide::Runtime::builder();
+/// server.on_stall(|reactor, stall| eprintln!("reactor {}: {stall}", reactor.id()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Stall {
@@ -40,6 +48,19 @@ pub struct Stall {
 }
 
 /// Who held the loop.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # use epoxide::StalledBy;
+/// # let mut server = epoxide::Runtime::builder();
+/// server.on_stall(|_, stall| match stall.by {
+///     StalledBy::Task(spawned_at) => eprintln!("by the task spawned at {spawned_at}"),
+///     StalledBy::OneOf(tasks) => eprintln!("by one of {tasks} tasks; they are timed one by one now"),
+///     _ => eprintln!("by other code"),
+/// });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StalledBy {

@@ -32,7 +32,7 @@ impl Reactor {
         self.dispatch(events);
         self.read_inbox();
         self.accept_ready();
-        self.serve_owed();
+        self.serve_owed(events);
         if self.timers.next_deadline().is_some() && self.timers.fire(time::now()) > 0 {
             self.home.counts.add_own(Count::Panics, self.timers.take_wake_panics());
         }

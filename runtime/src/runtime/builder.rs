@@ -26,6 +26,22 @@ use std::time::Duration;
 /// Says what is to run: a [`Runtime`] of several reactors, or (as [`Builder<OnThisThread>`](OnThisThread), from
 /// [`Reactor::builder`](crate::Reactor::builder)) one reactor on the calling thread. Setters return the builder; every
 /// error, a bad address too, comes from `build` or `run`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use epoxide::{Connection, Runtime};
+/// # use std::io::Read;
+///
+/// let mut server = Runtime::builder();
+/// server.reactors(1).max_connections(1000);
+/// server.listen("127.0.0.1:0", |mut conn: Connection| async move { conn.send_all(b"hello").await });
+/// let runtime = server.build()?; // or `run()`, which waits for a signal
+/// # let mut text = String::new();
+/// # std::net::TcpStream::connect(runtime.local_addrs()[0])?.read_to_string(&mut text)?;
+/// # assert_eq!(text, "hello");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Builder<Kind = OnThreads> {
     pub(super) reactors: Option<usize>,
     pub(super) pin: Option<Vec<usize>>,
@@ -41,10 +57,18 @@ pub struct Builder<Kind = OnThreads> {
 }
 
 /// Kind of a [`Builder`]: reactors on threads of their own.
+///
+/// ```
+/// let mut server: epoxide::Builder<epoxide::OnThreads> = epoxide::Runtime::builder();
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum OnThreads {}
 
 /// Kind of a [`Builder`]: one reactor on the calling thread.
+///
+/// ```
+/// let mut server: epoxide::Builder<epoxide::OnThisThread> = epoxide::Reactor::builder();
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum OnThisThread {}
 
@@ -166,7 +190,7 @@ impl<Kind> Builder<Kind> {
     ///
     /// For libraries that look for something of theirs on the calling thread. Those that need tokio's runtime for their
     /// timers and tasks find one that runs beside this one:
-    /// ```ignore
+    /// ```text
     /// let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     /// let hosted = tokio.handle().clone();
     /// let mut server = epoxide::Runtime::builder();

@@ -23,6 +23,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+/// Descriptors that the default of `max_connections` leaves for everything else.
+const LEFT_FOR_OTHERS: usize = 64;
+
 type StartHook = Arc<dyn Fn(&ReactorHandle) -> Result<(), String> + Send + Sync>;
 type StopHook = Arc<dyn Fn(&ReactorHandle) + Send + Sync>;
 type FaultHook = Arc<dyn Fn(&ReactorHandle, &io::Error) + Send + Sync>;
@@ -118,7 +121,7 @@ pub(super) fn connection_limit(asked: Option<usize>) -> io::Result<Arc<Limit>> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "max_connections(0): nothing could be accepted"));
     }
     let (soft, _) = sys::limits::descriptor_limit()?;
-    let possible = usize::try_from(soft).unwrap_or(usize::MAX).saturating_sub(64).max(1);
+    let possible = usize::try_from(soft).unwrap_or(usize::MAX).saturating_sub(LEFT_FOR_OTHERS).max(1);
     Ok(Limit::new(asked.unwrap_or(possible)))
 }
 

@@ -25,6 +25,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How a listener listens.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use epoxide::{ListenAddr, ListenOptions, Runtime};
+///
+/// let few = ListenOptions { max_connections: Some(10), ..ListenOptions::default() };
+/// let mut server = Runtime::builder();
+/// server.reactors(1).listen(ListenAddr::new("127.0.0.1:0").options(few), |_conn| async {});
+/// let runtime = server.build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListenOptions {
     /// Connections that the kernel completes before they are accepted, per reactor; listen(2) caps it at
@@ -52,6 +64,17 @@ impl Default for ListenOptions {
 /// Where to listen. Built from a text (`"127.0.0.1:8080"`, `"[::]:0"`, `"localhost:8080"`, `"unix:/run/app.sock"`,
 /// `"unix:@abstract"`), a socket address, a pair of address and port, or a path. A bad one is reported when it is bound:
 /// by `build()` or [`Listener::bind`](crate::Listener::bind).
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let mut server = epoxide::Runtime::builder();
+/// # server.reactors(1);
+/// server.listen(([127, 0, 0, 1], 0), |_conn| async {});
+/// server.listen("not an address", |_conn| async {});
+/// assert!(server.build().unwrap_err().to_string().contains("not an address"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ListenAddr {
     target: Target,

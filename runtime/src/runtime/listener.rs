@@ -37,14 +37,16 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// When that reactor drains or stops, accepting ends with an error, and [`incoming`](Self::incoming) with `None`. Dropping
 /// it closes the socket and unlinks a unix path.
 ///
-/// ```no_run
-/// # async fn serve() -> std::io::Result<()> {
-/// let listener = epoxide::Listener::bind("127.0.0.1:8080").await?;
-/// loop {
-///     let (mut conn, _peer) = listener.accept().await?;
-///     epoxide::spawn_local(async move { conn.send_all(b"hello\n").await }).detach();
-/// }
-/// # }
+/// ```
+/// # epoxide::block_on(async {
+/// # use std::io::Read;
+/// let listener = epoxide::Listener::bind("127.0.0.1:0").await?;
+/// let addr = listener.local_addr()?.ip().expect("a TCP listener");
+/// let client = std::net::TcpStream::connect(addr)?;
+/// let (mut conn, _peer) = listener.accept().await?;
+/// epoxide::spawn_local(async move { conn.send_all(b"hi").await }).await??;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
 /// ```
 pub struct Listener {
     watch: Arc<Watch>,
@@ -255,6 +257,16 @@ fn current() -> io::Result<ReactorHandle> {
 }
 
 /// The future of [`Listener::accept`].
+///
+/// ```
+/// # epoxide::block_on(async {
+/// let listener = epoxide::Listener::bind("127.0.0.1:0").await?;
+/// let client = std::net::TcpStream::connect(listener.local_addr()?.ip().unwrap())?;
+/// let (conn, peer) = listener.accept().await?;
+/// assert_eq!(peer.ip(), Some(client.local_addr()?));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Accept<'a> {
     listener: &'a Listener,
@@ -284,6 +296,19 @@ impl Drop for Accept<'_> {
 }
 
 /// The stream of [`Listener::incoming`].
+///
+/// ```
+/// # epoxide::block_on(async {
+/// # use std::{future::poll_fn, pin::pin};
+/// use futures_core::Stream;
+///
+/// let listener = epoxide::Listener::bind("127.0.0.1:0").await?;
+/// let client = std::net::TcpStream::connect(listener.local_addr()?.ip().unwrap())?;
+/// let mut incoming = pin!(listener.incoming());
+/// let conn = poll_fn(|cx| incoming.as_mut().poll_next(cx)).await.expect("it goes on until a drain")?;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
 pub struct Incoming<'a> {

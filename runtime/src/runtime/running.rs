@@ -23,6 +23,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What a shutdown did.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use std::time::Duration;
+///
+/// let runtime = epoxide::Runtime::builder().reactors(1).build()?;
+/// let report = runtime.shutdown_blocking(Duration::from_secs(5))?;
+/// assert!(report.graceful && report.cut == 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ShutdownReport {
@@ -38,6 +49,19 @@ pub struct ShutdownReport {
 
 /// Reactors that run. Dropping it stops them and their workers and joins the threads, except those whose blocking job
 /// still runs.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # use std::io::Read;
+/// let mut server = epoxide::Runtime::builder();
+/// server.listen("127.0.0.1:0", |mut conn: epoxide::Connection| async move { conn.send_all(b"hello").await });
+/// let runtime = server.build()?;
+/// let mut text = String::new();
+/// std::net::TcpStream::connect(runtime.local_addrs()[0])?.read_to_string(&mut text)?;
+/// assert_eq!((text.as_str(), runtime.stats().accepted), ("hello", 1));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Runtime {
     homes: Vec<Arc<Home>>,
     addrs: Vec<Address>,

@@ -7,6 +7,20 @@ use crate::sys::signal::{self, Signal, SignalWatch};
 use std::io;
 
 /// Which signal came.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use epoxide::signal::{SignalKind, Signals};
+///
+/// let signals = Signals::new(&[SignalKind::Hangup, SignalKind::User1])?;
+/// # nix::sys::signal::raise(nix::sys::signal::Signal::SIGUSR1)?;
+/// match signals.next().await? {
+///     SignalKind::Hangup => println!("read the configuration again"),
+///     kind => println!("{kind:?}"),
+/// }
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SignalKind {
@@ -32,6 +46,17 @@ const KINDS: [(SignalKind, Signal); 5] = [
 
 /// Signals that come here instead of to their previous handlers, until this is dropped. Several watches of one signal
 /// all see it.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use epoxide::signal::{SignalKind, Signals};
+///
+/// let mut reload = Signals::new(&[SignalKind::Hangup])?;
+/// # nix::sys::signal::raise(nix::sys::signal::Signal::SIGHUP)?;
+/// assert_eq!(reload.next().await?, SignalKind::Hangup);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Signals {
     watch: AsyncFd<SignalWatch>,

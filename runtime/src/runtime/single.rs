@@ -29,6 +29,25 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 /// One reactor that runs on the calling thread.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # use std::io::Read;
+/// let mut server = epoxide::Reactor::builder();
+/// server.listen("127.0.0.1:0", |mut conn: epoxide::Connection| async move { conn.send_all(b"hello").await });
+/// let reactor = server.build()?;
+/// let (handle, addr) = (reactor.handle(), reactor.local_addrs()[0]);
+/// let client = std::thread::spawn(move || {
+///     let mut text = String::new();
+///     std::net::TcpStream::connect(addr).and_then(|mut stream| stream.read_to_string(&mut text)).unwrap();
+///     handle.stop();
+///     text
+/// });
+/// reactor.run()?; // on this thread, until `stop`
+/// assert_eq!(client.join().unwrap(), "hello");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Reactor {
     home: Arc<Home>,
     addrs: Vec<Address>,

@@ -30,6 +30,18 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
 /// What an [`Interval`] does when a tick is taken so late that the next one has been missed as well.
 ///
 /// With a period of 10 and ticks due at 0, 10, 20, ..., where the tick of 10 is taken at 35:
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use epoxide::time::{MissedTick, interval};
+/// use std::time::Duration;
+///
+/// let mut ticks = interval(Duration::from_millis(1));
+/// ticks.set_missed_tick(MissedTick::Skip);
+/// ticks.tick().await;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum MissedTick {
@@ -46,6 +58,20 @@ pub enum MissedTick {
 /// tick was due; it never comes before that.
 ///
 /// Between two ticks nothing is armed unless it is polled. `Send`, `Sync` and `Unpin`.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use std::time::{Duration, Instant};
+///
+/// let begin = Instant::now();
+/// let mut ticks = epoxide::time::interval(Duration::from_millis(1));
+/// for _ in 0..3 {
+///     ticks.tick().await; // the first one at once
+/// }
+/// assert!(begin.elapsed() >= Duration::from_millis(2));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "an interval does nothing unless it is polled"]
 pub struct Interval {
@@ -105,6 +131,15 @@ impl Stream for Interval {
 }
 
 /// The future of [`Interval::tick`].
+///
+/// ```
+/// # epoxide::block_on(async {
+/// let mut ticks = epoxide::time::interval(std::time::Duration::from_millis(1));
+/// let due = ticks.tick().await; // when it was due, which may be a little ago
+/// assert!(due <= std::time::Instant::now());
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "a tick is not waited for unless it is awaited or polled"]
 pub struct Tick<'a> {

@@ -45,6 +45,18 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 /// runtime stops, the sleeps that waited in it are woken, and those polled after that go on waiting elsewhere. If
 /// the timer thread cannot be started (no more threads are allowed) the task is woken over and over instead: still
 /// on time, but at the price of a busy thread.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use std::time::{Duration, Instant};
+///
+/// let sleep = epoxide::time::sleep(Duration::from_millis(2));
+/// let deadline = sleep.deadline();
+/// sleep.await;
+/// assert!(Instant::now() >= deadline); // never early
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "a sleep does nothing unless it is awaited or polled"]
 pub struct Sleep {

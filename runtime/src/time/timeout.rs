@@ -32,6 +32,16 @@ pin_project! {
     ///
     /// Once it has timed out, polling it again polls the future again; once it has returned the future's output it
     /// must not be polled, as the future must not.
+    ///
+    /// ```
+    /// # epoxide::block_on(async {
+    /// use epoxide::time::timeout;
+    /// use std::time::Duration;
+    ///
+    /// assert_eq!(timeout(Duration::from_secs(5), async { 42 }).await.unwrap(), 42);
+    /// # std::io::Result::Ok(())
+    /// # }).unwrap();
+    /// ```
     #[derive(Debug)]
     #[must_use = "a timeout does nothing unless it is awaited or polled"]
     pub struct Timeout<F> {
@@ -68,6 +78,16 @@ impl<F: Future> Future for Timeout<F> {
 }
 
 /// The time that was given to [`timeout`] is over. As an [`io::Error`] it is `TimedOut`.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use std::time::Duration;
+///
+/// let late = epoxide::time::timeout(Duration::from_millis(1), std::future::pending::<()>()).await.unwrap_err();
+/// assert_eq!(std::io::Error::from(late).kind(), std::io::ErrorKind::TimedOut);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Elapsed {
     after: Duration,

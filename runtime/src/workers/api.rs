@@ -71,6 +71,16 @@ fn settled<J, T>(refused: SubmitError<J>) -> JoinHandle<T> {
 }
 
 /// The workers of a runtime, for every thread. Cheap to clone; does not keep the runtime running.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let runtime = epoxide::Runtime::builder().reactors(1).build()?;
+/// let workers = runtime.handle().workers(); // works on every thread
+/// let sum = workers.spawn(async { 40 + 2 }).ok().expect("it has not stopped");
+/// assert_eq!(epoxide::block_on(sum)?, 42);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Workers {
     pools: Arc<Pools>,
@@ -141,6 +151,15 @@ impl Workers {
 }
 
 /// A snapshot of the pools of a runtime.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// epoxide::workers::spawn_blocking(|| ()).await?;
+/// let report = epoxide::workers::Workers::current().expect("here is a runtime").report();
+/// assert!(report.jobs_done <= 1); // counted after the job has told its result
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WorkersReport {
@@ -200,6 +219,18 @@ impl ReactorHandle {
 
 /// What [`ReactorHandle::enter`] returns: the calling thread has a current runtime while it lives. It stays on its
 /// thread.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let runtime = epoxide::Runtime::builder().reactors(1).build()?;
+/// let handle = runtime.handle();
+/// let entered = handle.enter();
+/// // Until `entered` is dropped, this thread has a current runtime.
+/// let sum = epoxide::workers::spawn_blocking(|| 40 + 2);
+/// assert_eq!(epoxide::block_on(sum)?, 42);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the runtime is current only while the guard lives"]
 pub struct Entered<'a> {
     _timers: Option<driver::Entered>,

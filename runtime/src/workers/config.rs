@@ -8,6 +8,16 @@ use std::io;
 use std::time::Duration;
 
 /// How the workers of a runtime work. Bad values are refused by `build()` with an error that names the field.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use epoxide::workers::WorkersConfig;
+///
+/// let few = WorkersConfig { max_blocking: 4, max_overflow: 100, ..WorkersConfig::default() };
+/// let runtime = epoxide::Runtime::builder().reactors(1).workers(few).build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkersConfig {
     /// Threads that poll the futures of [`spawn`](crate::workers::spawn), 0 to 65 535; they start at first use.

@@ -6,6 +6,20 @@ use std::error::Error;
 use std::fmt;
 
 /// A pool did not take a future or closure; it comes back.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use epoxide::workers::SubmitError;
+///
+/// let runtime = epoxide::Runtime::builder().reactors(1).build()?;
+/// let workers = runtime.handle().workers();
+/// drop(runtime);
+/// // What was handed over comes back.
+/// let Err(SubmitError::Stopped(job)) = workers.spawn_blocking(|| 42) else { panic!("it has stopped") };
+/// assert_eq!(job(), 42);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubmitError<J = ()> {

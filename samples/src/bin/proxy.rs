@@ -27,5 +27,13 @@ fn main() -> io::Result<()> {
     if args.http {
         return epoxide_samples::http_proxy::run("proxy", &args.server, args.to);
     }
-    server::run("proxy", &args.server, "/", move |near| relay::on_to(near, args.to.clone()))
+    let to = args.to.clone();
+    server::run_saying(
+        "proxy",
+        &args.server,
+        |addr| server::with_a_server_at(&args.to, format!("curl http://{addr}/")),
+        |server| {
+            server.listen(args.server.target(), move |near| relay::on_to(near, to.clone()));
+        },
+    )
 }

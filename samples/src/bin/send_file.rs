@@ -44,13 +44,24 @@ fn main() -> io::Result<()> {
     let runtime = server.build()?;
     let addr = runtime.local_addrs()[0];
     println!(
-        "[send_file] {} reactors on {addr}, files of {}; try: curl -r 0-99 http://{addr}/FILE   (Ctrl-C drains)",
+        "[send_file] {} reactors on {addr}, files of {}; try: curl -r 0-99 http://{addr}/{}   (Ctrl-C drains)",
         runtime.handles().len(),
-        args.root.display()
+        args.root.display(),
+        some_file(&args.root)
     );
     let report = runtime.run(Duration::from_secs(30))?;
     println!("[send_file] stopped in {:?}, {} connections cut", report.took, report.cut);
     Ok(())
+}
+
+/// A name to ask for.
+fn some_file(root: &Path) -> String {
+    let files = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let names = files.filter(|file| file.file_type().is_ok_and(|kind| kind.is_file())).map(|file| file.file_name());
+    let plain = |name: &String| {
+        !name.starts_with('.') && name.bytes().all(|c| c.is_ascii_alphanumeric() || b"._-".contains(&c))
+    };
+    names.filter_map(|name| name.into_string().ok()).filter(plain).min().unwrap_or_else(|| "FILE".into())
 }
 
 fn open_root(root: &Path) -> io::Result<Arc<OwnedFd>> {

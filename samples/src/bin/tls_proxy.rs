@@ -3,7 +3,7 @@
 
 use clap::Parser;
 use epoxide_samples::cli::ServerArgs;
-use epoxide_samples::{https, relay};
+use epoxide_samples::{https, relay, server};
 use std::io;
 
 #[derive(Parser, Debug)]
@@ -19,8 +19,9 @@ struct Args {
 }
 
 fn main() -> io::Result<()> {
-    let Args { server, certs, to } = Args::parse();
+    let Args { server: args, certs, to } = Args::parse();
     let config = https::build(&certs.server())?;
-    let hint = |addr| certs.curl("", "localhost", addr);
-    https::run("tls_proxy", &server, config, hint, move |near| relay::on_to(near, to.clone()))
+    let hint = |addr| server::with_a_server_at(&to, certs.curl("", "localhost", addr));
+    let far = to.clone();
+    https::run("tls_proxy", &args, config, hint, move |near| relay::on_to(near, far.clone()))
 }

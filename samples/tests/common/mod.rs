@@ -55,8 +55,13 @@ impl Sample {
     }
 
     /// Ctrl-C; the rest of its output.
-    pub(crate) fn stop(mut self) -> String {
+    pub(crate) fn stop(self) -> String {
         self.interrupt();
+        self.stopped()
+    }
+
+    /// After an interrupt: the rest of its output.
+    pub(crate) fn stopped(mut self) -> String {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
         assert!(self.child.wait().unwrap().success(), "{rest}");

@@ -17,6 +17,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 ///
 /// A session whose keys the kernel does not take is encrypted here, and its peer sees no difference: see
 /// [`TlsConfig::ktls_fallbacks`](crate::TlsConfig::ktls_fallbacks) and [`TlsFacts::kernel_tx`](crate::TlsFacts::kernel_tx).
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (chain, key) = identity();
+/// let tls = TlsConfig::server(Pem::text(chain), Pem::text(key)).ktls(Ktls::Tx).build()?;
+/// // Of the sessions so far: how many the kernel encrypts, and how many it did not take.
+/// assert_eq!((tls.ktls_sessions(), tls.ktls_fallbacks()), (0, 0));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Ktls {

@@ -41,7 +41,11 @@ pub(crate) fn try_connect(addr: SocketAddr, context: &SslContext, host: Option<&
 }
 
 pub(crate) fn handshake(addr: SocketAddr, ssl: Ssl) -> io::Result<Client> {
-    let socket = TcpStream::connect(addr)?;
+    over(TcpStream::connect(addr)?, ssl)
+}
+
+/// A handshake over a socket of the test's own making.
+pub(crate) fn over(socket: TcpStream, ssl: Ssl) -> io::Result<Client> {
     socket.set_read_timeout(Some(HANG))?;
     socket.set_write_timeout(Some(HANG))?;
     socket.set_nodelay(true)?;

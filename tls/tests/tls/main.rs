@@ -7,14 +7,26 @@ mod cuts;
 mod endings;
 mod handshakes;
 mod hosts;
+#[cfg(feature = "hyper")]
+mod https;
+#[cfg(feature = "hyper")]
+mod https_ends;
 mod interop;
 mod ktls;
+mod limits_table;
 mod malformed;
 mod mutual;
 mod ours;
+mod peek;
 mod pipes;
 mod posture;
 mod reload;
+mod rustls_peer;
 mod servers;
 mod shared;
 mod threads;
+mod tlslite;
+/// The service of the tests of `serve_http`.
+#[cfg(feature = "hyper")]
+#[path = "../../../pipes/tests/web/mod.rs"]
+mod web;

@@ -4,9 +4,10 @@
 //! mutex that guards no user code. Thread class: any thread. Laws kept: 6 (idle connections end at a drain), 10, 16.
 
 use super::client_error::HttpClientError;
+use super::client_options::ClientOptions;
 use super::pool::{Health, Pool};
 use crate::ByteStream;
-use epoxide::{AbortHandle, ConnectOptions, Connection, Draining, PostError, ReactorHandle, time};
+use epoxide::{AbortHandle, Connection, Draining, PostError, ReactorHandle, time};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::header::{HOST, HeaderValue};
@@ -18,43 +19,32 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 type BoxError = Box<dyn Error + Send + Sync>;
-
-/// How a client connects, waits, and keeps connections.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct ClientOptions {
-    /// How to connect: its timeout counts for the name's look-up and all attempts.
-    pub connect: ConnectOptions,
-    /// How long an answer's head may take from the moment the request was handed over. Zero: as long as the server
-    /// keeps the connection. Default 60 s.
-    pub response_timeout: Duration,
-    /// How long an idle connection is kept. Zero: until the server ends it. Default 30 s.
-    pub idle_timeout: Duration,
-    /// Idle connections kept for each host and port; 0 keeps none. Default 32.
-    pub max_idle_per_host: usize,
-    /// Bytes of an answer's head, 1 KiB to 1 MiB. Default 64 KiB.
-    pub max_head: usize,
-}
-
-impl Default for ClientOptions {
-    fn default() -> Self {
-        Self {
-            connect: ConnectOptions::default(),
-            response_timeout: Duration::from_secs(60),
-            idle_timeout: Duration::from_secs(30),
-            max_idle_per_host: 32,
-            max_head: 64 * 1024,
-        }
-    }
-}
 
 /// An HTTP/1.1 client whose connections belong to one reactor: one client a reactor is one pool a reactor.
 ///
 /// Clones share the pool; any thread may use them. `B` is the type of the requests' bodies. A request that a pooled
 /// connection turned out to be too dead to carry is sent again on a new one; no other is.
+///
+/// ```
+/// # use epoxide_pipes::*;
+/// # let mut server = epoxide::Runtime::builder();
+/// # server.listen("127.0.0.1:0", |conn| {
+/// #     let hello = |_| async { std::io::Result::Ok(hyper::Response::new("hello".to_owned())) };
+/// #     serve_http(conn, hyper::service::service_fn(hello), HttpOptions::default())
+/// # });
+/// # let server = server.build().unwrap();
+/// # let addr = server.local_addrs()[0];
+/// # epoxide::block_on(async {
+/// let client = HttpClient::new(epoxide::ReactorHandle::current().unwrap(), ClientOptions::default())?;
+/// let request = hyper::Request::get(format!("http://{addr}/")).body(String::new()).unwrap();
+/// let answer = client.request(request).await.unwrap();
+/// assert_eq!(answer.status(), 200);
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub struct HttpClient<B> {
     inner: Arc<Inner<B>>,
 }
@@ -289,6 +279,26 @@ impl<B> Lease<B> {
 }
 
 /// The body of an answer. Its connection goes back to the pool at the body's end; dropped before, it is closed.
+///
+/// ```
+/// # use epoxide_pipes::*;
+/// # let mut server = epoxide::Runtime::builder();
+/// # server.listen("127.0.0.1:0", |conn| {
+/// #     let hello = |_| async { std::io::Result::Ok(hyper::Response::new("hello".to_owned())) };
+/// #     serve_http(conn, hyper::service::service_fn(hello), HttpOptions::default())
+/// # });
+/// # let server = server.build().unwrap();
+/// # let addr = server.local_addrs()[0];
+/// # epoxide::block_on(async {
+/// # let client = HttpClient::new(epoxide::ReactorHandle::current().unwrap(), ClientOptions::default())?;
+/// # let request = hyper::Request::get(format!("http://{addr}/")).body(String::new()).unwrap();
+/// use http_body_util::BodyExt;
+///
+/// let body: ClientBody<String> = client.request(request).await.unwrap().into_body();
+/// assert_eq!(body.collect().await.unwrap().to_bytes(), "hello");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 pub struct ClientBody<B> {
     body: Incoming,
     lease: Option<Lease<B>>,

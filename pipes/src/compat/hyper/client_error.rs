@@ -8,6 +8,18 @@ use std::io;
 use std::time::Duration;
 
 /// Why a request got no answer.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use epoxide_pipes::{ClientOptions, HttpClient, HttpClientError};
+///
+/// let client = HttpClient::new(epoxide::ReactorHandle::current().unwrap(), ClientOptions::default())?;
+/// # let closed = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+/// let request = hyper::Request::get(format!("http://{closed}/")).body(String::new()).unwrap();
+/// assert!(matches!(client.request(request).await, Err(HttpClientError::Connect(_))));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HttpClientError {

@@ -11,10 +11,11 @@
 //! | `server_io` | what a served connection reads and writes through |
 //! | `tracked` | counts the requests in progress |
 //! | `upgraded` | the stream of an upgraded connection |
-//! | `client`, `client_error`, `pool` | the client, its errors, its idle connections |
+//! | `client`, `client_options`, `client_error`, `pool` | the client, what it can be told, its errors, its idle connections |
 
 mod client;
 mod client_error;
+mod client_options;
 mod io;
 mod options;
 mod pool;
@@ -24,8 +25,9 @@ mod server_io;
 mod tracked;
 mod upgraded;
 
-pub use client::{ClientBody, ClientOptions, HttpClient};
+pub use client::{ClientBody, HttpClient};
 pub use client_error::HttpClientError;
+pub use client_options::ClientOptions;
 pub use options::{HttpOptions, HttpOptionsBuilder, HttpVersions};
 pub use rt::{HttpTimer, LocalExecutor, SendExecutor};
 pub use serve::{serve_http, serve_http_send};

@@ -6,6 +6,12 @@ use std::io;
 use std::time::Duration;
 
 /// Which versions of HTTP a connection may speak.
+///
+/// ```
+/// use epoxide_pipes::{HttpOptions, HttpVersions};
+///
+/// let options = HttpOptions::builder().versions(HttpVersions::Http1).build().unwrap();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HttpVersions {
     /// HTTP/2 when the connection begins with its preface (RFC 9113, section 3.4), else HTTP/1.
@@ -19,6 +25,13 @@ pub enum HttpVersions {
 
 /// Limits and clocks of a served connection. Made by `default()`, or checked by [`builder`](Self::builder); cheap to
 /// copy.
+///
+/// ```
+/// use epoxide_pipes::HttpOptions;
+///
+/// let options = HttpOptions::builder().max_headers(50).build().unwrap();
+/// assert_ne!(options, HttpOptions::default());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HttpOptions {
     pub(super) versions: HttpVersions,
@@ -57,9 +70,27 @@ impl HttpOptions {
     pub fn builder() -> HttpOptionsBuilder {
         HttpOptionsBuilder { options: Self::default() }
     }
+
+    /// The same limits and clocks for other versions, as of a connection that has agreed on one.
+    #[must_use]
+    pub fn with_versions(self, versions: HttpVersions) -> Self {
+        Self { versions, ..self }
+    }
+
+    /// Which versions of HTTP are spoken.
+    pub fn versions(&self) -> HttpVersions {
+        self.versions
+    }
 }
 
 /// Makes [`HttpOptions`]; [`build`](Self::build) refuses what cannot work.
+///
+/// ```
+/// use epoxide_pipes::HttpOptions;
+///
+/// let refused = HttpOptions::builder().max_head(1).build().unwrap_err();
+/// assert!(refused.to_string().starts_with("max_head is 1"));
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "build() makes the options"]
 pub struct HttpOptionsBuilder {

@@ -11,6 +11,15 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// hyper's timer on [`epoxide::time`]: works on every thread, and moving a deadline allocates nothing.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use hyper::rt::Timer;
+///
+/// epoxide_pipes::HttpTimer.sleep(std::time::Duration::from_millis(1)).await;
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HttpTimer;
 
@@ -49,6 +58,18 @@ impl Timer for HttpTimer {
 ///
 /// # Panics
 /// `execute` does, on a thread that runs no reactor.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use hyper::rt::Executor;
+///
+/// let (tell, told) = std::sync::mpsc::channel();
+/// epoxide_pipes::LocalExecutor.execute(async move { tell.send(42).unwrap() });
+/// epoxide::yield_now().await;
+/// assert_eq!(told.recv(), Ok(42));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalExecutor;
 
@@ -66,6 +87,19 @@ where
 /// or on the workers of one runtime.
 ///
 /// A future that is handed over after the runtime has stopped is dropped, which ends what it serves.
+///
+/// ```
+/// # epoxide::block_on(async {
+/// use epoxide_pipes::SendExecutor;
+/// use hyper::rt::Executor;
+///
+/// let (tell, told) = std::sync::mpsc::channel();
+/// SendExecutor::on_workers(epoxide::workers::Workers::current().unwrap())
+///     .execute(async move { tell.send(std::thread::current().id()).unwrap() });
+/// assert_ne!(told.recv(), Ok(std::thread::current().id()));
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct SendExecutor(Where);
 

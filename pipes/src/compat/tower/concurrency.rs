@@ -14,6 +14,33 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 /// Makes [`ConcurrencyLimit`] services, all of which share the limit, as clones of the layer do.
+///
+/// ```
+/// # use epoxide_pipes::*;
+/// # use std::{convert::Infallible, future::{Ready, poll_fn, ready}, task::{Context, Poll}};
+/// # use tower_layer::Layer;
+/// # use tower_service::Service;
+/// # #[derive(Clone)]
+/// # struct Hello;
+/// # impl Service<()> for Hello {
+/// #     type Response = &'static str;
+/// #     type Error = Infallible;
+/// #     type Future = Ready<Result<&'static str, Infallible>>;
+/// #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
+/// #     fn call(&mut self, _: ()) -> Self::Future { ready(Ok("hello")) }
+/// # }
+/// # async fn call<S: Service<(), Response = &'static str>>(mut service: S) -> &'static str
+/// # where
+/// #     S::Error: std::fmt::Debug,
+/// # {
+/// #     poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+/// #     service.call(()).await.unwrap()
+/// # }
+/// # epoxide::block_on(async {
+/// let limited = ConcurrencyLimitLayer::new(10).unwrap().layer(Hello);
+/// assert_eq!(call(limited).await, "hello");
+/// # });
+/// ```
 #[derive(Clone, Debug)]
 pub struct ConcurrencyLimitLayer {
     permits: Arc<Permits>,
@@ -40,6 +67,33 @@ impl<S> Layer<S> for ConcurrencyLimitLayer {
 
 /// A service of which only so many calls are in progress: it is ready when there is room for one more. A call counts
 /// until its future is dropped.
+///
+/// ```
+/// # use epoxide_pipes::*;
+/// # use std::{convert::Infallible, future::{Ready, poll_fn, ready}, task::{Context, Poll}};
+/// # use tower_layer::Layer;
+/// # use tower_service::Service;
+/// # #[derive(Clone)]
+/// # struct Hello;
+/// # impl Service<()> for Hello {
+/// #     type Response = &'static str;
+/// #     type Error = Infallible;
+/// #     type Future = Ready<Result<&'static str, Infallible>>;
+/// #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
+/// #     fn call(&mut self, _: ()) -> Self::Future { ready(Ok("hello")) }
+/// # }
+/// # async fn call<S: Service<(), Response = &'static str>>(mut service: S) -> &'static str
+/// # where
+/// #     S::Error: std::fmt::Debug,
+/// # {
+/// #     poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+/// #     service.call(()).await.unwrap()
+/// # }
+/// # epoxide::block_on(async {
+/// let limited: ConcurrencyLimit<Hello> = ConcurrencyLimitLayer::new(10).unwrap().layer(Hello);
+/// let same = limited.clone(); // one count for both
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct ConcurrencyLimit<S> {
     inner: S,
@@ -83,6 +137,35 @@ where
 
 pin_project! {
     /// The future of a [`ConcurrencyLimit`]'s call.
+    ///
+    /// ```
+    /// # use epoxide_pipes::*;
+    /// # use std::{convert::Infallible, future::{Ready, poll_fn, ready}, task::{Context, Poll}};
+    /// # use tower_layer::Layer;
+    /// # use tower_service::Service;
+    /// # #[derive(Clone)]
+    /// # struct Hello;
+    /// # impl Service<()> for Hello {
+    /// #     type Response = &'static str;
+    /// #     type Error = Infallible;
+    /// #     type Future = Ready<Result<&'static str, Infallible>>;
+    /// #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
+    /// #     fn call(&mut self, _: ()) -> Self::Future { ready(Ok("hello")) }
+    /// # }
+    /// # async fn call<S: Service<(), Response = &'static str>>(mut service: S) -> &'static str
+    /// # where
+    /// #     S::Error: std::fmt::Debug,
+    /// # {
+    /// #     poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+    /// #     service.call(()).await.unwrap()
+    /// # }
+    /// # epoxide::block_on(async {
+    /// let mut limited = ConcurrencyLimitLayer::new(1).unwrap().layer(Hello);
+    /// poll_fn(|cx| limited.poll_ready(cx)).await.unwrap();
+    /// let answer: ConcurrencyLimitFuture<_> = limited.call(()); // keeps its place until it is dropped
+    /// assert_eq!(answer.await, Ok("hello"));
+    /// # });
+    /// ```
     #[derive(Debug)]
     pub struct ConcurrencyLimitFuture<F> {
         #[pin]

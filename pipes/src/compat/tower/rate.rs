@@ -14,6 +14,35 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 /// Makes [`RateLimit`] services, each with a count of its own.
+///
+/// ```
+/// # use epoxide_pipes::*;
+/// # use std::{convert::Infallible, future::{Ready, poll_fn, ready}, task::{Context, Poll}};
+/// # use tower_layer::Layer;
+/// # use tower_service::Service;
+/// # #[derive(Clone)]
+/// # struct Hello;
+/// # impl Service<()> for Hello {
+/// #     type Response = &'static str;
+/// #     type Error = Infallible;
+/// #     type Future = Ready<Result<&'static str, Infallible>>;
+/// #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
+/// #     fn call(&mut self, _: ()) -> Self::Future { ready(Ok("hello")) }
+/// # }
+/// # async fn call<S: Service<(), Response = &'static str>>(mut service: S) -> &'static str
+/// # where
+/// #     S::Error: std::fmt::Debug,
+/// # {
+/// #     poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+/// #     service.call(()).await.unwrap()
+/// # }
+/// # epoxide::block_on(async {
+/// use std::time::Duration;
+///
+/// let slow = RateLimitLayer::new(100, Duration::from_secs(1)).unwrap().layer(Hello);
+/// assert_eq!(call(slow).await, "hello");
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimitLayer {
     calls: u64,
@@ -41,6 +70,34 @@ impl<S> Layer<S> for RateLimitLayer {
 }
 
 /// A service that is ready only so often. It is not `Clone`: a clone would have a count of its own.
+///
+/// ```
+/// # use epoxide_pipes::*;
+/// # use std::{convert::Infallible, future::{Ready, poll_fn, ready}, task::{Context, Poll}};
+/// # use tower_layer::Layer;
+/// # use tower_service::Service;
+/// # #[derive(Clone)]
+/// # struct Hello;
+/// # impl Service<()> for Hello {
+/// #     type Response = &'static str;
+/// #     type Error = Infallible;
+/// #     type Future = Ready<Result<&'static str, Infallible>>;
+/// #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
+/// #     fn call(&mut self, _: ()) -> Self::Future { ready(Ok("hello")) }
+/// # }
+/// # async fn call<S: Service<(), Response = &'static str>>(mut service: S) -> &'static str
+/// # where
+/// #     S::Error: std::fmt::Debug,
+/// # {
+/// #     poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+/// #     service.call(()).await.unwrap()
+/// # }
+/// # epoxide::block_on(async {
+/// use std::time::Duration;
+///
+/// let slow: RateLimit<Hello> = RateLimitLayer::new(100, Duration::from_secs(1)).unwrap().layer(Hello);
+/// # });
+/// ```
 #[derive(Debug)]
 pub struct RateLimit<S> {
     inner: S,

@@ -14,6 +14,35 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 /// Makes [`Timeout`] services.
+///
+/// ```
+/// # use epoxide_pipes::*;
+/// # use std::{convert::Infallible, future::{Ready, poll_fn, ready}, task::{Context, Poll}};
+/// # use tower_layer::Layer;
+/// # use tower_service::Service;
+/// # #[derive(Clone)]
+/// # struct Hello;
+/// # impl Service<()> for Hello {
+/// #     type Response = &'static str;
+/// #     type Error = Infallible;
+/// #     type Future = Ready<Result<&'static str, Infallible>>;
+/// #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
+/// #     fn call(&mut self, _: ()) -> Self::Future { ready(Ok("hello")) }
+/// # }
+/// # async fn call<S: Service<(), Response = &'static str>>(mut service: S) -> &'static str
+/// # where
+/// #     S::Error: std::fmt::Debug,
+/// # {
+/// #     poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+/// #     service.call(()).await.unwrap()
+/// # }
+/// # epoxide::block_on(async {
+/// use std::time::Duration;
+///
+/// let timed = TimeoutLayer::new(Duration::from_secs(1)).layer(Hello);
+/// assert_eq!(call(timed).await, "hello");
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct TimeoutLayer {
     limit: Duration,
@@ -36,6 +65,34 @@ impl<S> Layer<S> for TimeoutLayer {
 
 /// A service whose calls end with [`LimitError::Elapsed`] when they take too long. Waiting until it is ready does not
 /// count.
+///
+/// ```
+/// # use epoxide_pipes::*;
+/// # use std::{convert::Infallible, future::{Ready, poll_fn, ready}, task::{Context, Poll}};
+/// # use tower_layer::Layer;
+/// # use tower_service::Service;
+/// # #[derive(Clone)]
+/// # struct Hello;
+/// # impl Service<()> for Hello {
+/// #     type Response = &'static str;
+/// #     type Error = Infallible;
+/// #     type Future = Ready<Result<&'static str, Infallible>>;
+/// #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
+/// #     fn call(&mut self, _: ()) -> Self::Future { ready(Ok("hello")) }
+/// # }
+/// # async fn call<S: Service<(), Response = &'static str>>(mut service: S) -> &'static str
+/// # where
+/// #     S::Error: std::fmt::Debug,
+/// # {
+/// #     poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+/// #     service.call(()).await.unwrap()
+/// # }
+/// # epoxide::block_on(async {
+/// use std::time::Duration;
+///
+/// let timed: Timeout<Hello> = TimeoutLayer::new(Duration::from_secs(1)).layer(Hello);
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Timeout<S> {
     inner: S,
@@ -61,6 +118,35 @@ where
 
 pin_project! {
     /// The future of a [`Timeout`]'s call. The call is dropped with it, not at its deadline.
+    ///
+    /// ```
+    /// # use epoxide_pipes::*;
+    /// # use std::{convert::Infallible, future::{Ready, poll_fn, ready}, task::{Context, Poll}};
+    /// # use tower_layer::Layer;
+    /// # use tower_service::Service;
+    /// # #[derive(Clone)]
+    /// # struct Hello;
+    /// # impl Service<()> for Hello {
+    /// #     type Response = &'static str;
+    /// #     type Error = Infallible;
+    /// #     type Future = Ready<Result<&'static str, Infallible>>;
+    /// #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
+    /// #     fn call(&mut self, _: ()) -> Self::Future { ready(Ok("hello")) }
+    /// # }
+    /// # async fn call<S: Service<(), Response = &'static str>>(mut service: S) -> &'static str
+    /// # where
+    /// #     S::Error: std::fmt::Debug,
+    /// # {
+    /// #     poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+    /// #     service.call(()).await.unwrap()
+    /// # }
+    /// # epoxide::block_on(async {
+    /// let mut timed = TimeoutLayer::new(std::time::Duration::from_secs(1)).layer(Hello);
+    /// poll_fn(|cx| timed.poll_ready(cx)).await.unwrap();
+    /// let answer: TimeoutFuture<_> = timed.call(());
+    /// assert_eq!(answer.await.unwrap(), "hello");
+    /// # });
+    /// ```
     #[derive(Debug)]
     pub struct TimeoutFuture<F> {
         #[pin]
@@ -86,6 +172,14 @@ where
 }
 
 /// What a [`Timeout`] says.
+///
+/// ```
+/// use epoxide_pipes::LimitError;
+/// use std::time::Duration;
+///
+/// let late: LimitError<std::io::Error> = LimitError::Elapsed(Duration::from_secs(1));
+/// println!("{late}");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LimitError<E> {
     /// The call took longer than this.

@@ -1,0 +1,42 @@
+//! [`ClientOptions`]: what an HTTP client can be told.
+//!
+//! State: none. Thread class: pure. Laws kept: 16.
+
+use epoxide::ConnectOptions;
+use std::time::Duration;
+
+/// How a client connects, waits, and keeps connections.
+///
+/// ```
+/// use epoxide_pipes::ClientOptions;
+///
+/// let mut options = ClientOptions::default();
+/// options.max_idle_per_host = 4;
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ClientOptions {
+    /// How to connect: its timeout counts for the name's look-up and all attempts.
+    pub connect: ConnectOptions,
+    /// How long an answer's head may take from the moment the request was handed over. Zero: as long as the server
+    /// keeps the connection. Default 60 s.
+    pub response_timeout: Duration,
+    /// How long an idle connection is kept. Zero: until the server ends it. Default 30 s.
+    pub idle_timeout: Duration,
+    /// Idle connections kept for each host and port; 0 keeps none. Default 32.
+    pub max_idle_per_host: usize,
+    /// Bytes of an answer's head, 1 KiB to 1 MiB. Default 64 KiB.
+    pub max_head: usize,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            connect: ConnectOptions::default(),
+            response_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(30),
+            max_idle_per_host: 32,
+            max_head: 64 * 1024,
+        }
+    }
+}
