@@ -19,7 +19,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// Shakes hands as a server, then serves HTTP in the version that was agreed on (ALPN): `h2` is HTTP/2, `http/1.1` and no
 /// protocol at all are HTTP/1. Offer them by `.alpn(["h2", "http/1.1"])`.
 ///
-/// Everything else is as in [`serve_http`](epoxide_pipes::serve_http): limits and clocks, of which those of a head begin
+/// Everything else is as in [`serve_http`]: limits and clocks, of which those of a head begin
 /// behind the handshake, the drain, and upgrades (the stream is an
 /// [`upgraded_stream::<TlsReadHalf, TlsWriteHalf>`](epoxide_pipes::upgraded_stream)). The session ends with a close_notify.
 ///
@@ -47,7 +47,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 ///
 /// # Errors
 /// Those of [`TlsConfig::accept`] and of [`TlsFacts::http_options`], then those of
-/// [`serve_http`](epoxide_pipes::serve_http). A drain before the client's first byte is none.
+/// [`serve_http`]. A drain before the client's first byte is none.
 ///
 /// # Panics
 /// When the service does: over HTTP/1 that resets the connection; over HTTP/2 it ends the stream alone.
@@ -74,7 +74,7 @@ where
 }
 
 /// [`serve_https`] for services whose futures and bodies are `Send`, on every thread: see
-/// [`serve_http_send`](epoxide_pipes::serve_http_send).
+/// [`serve_http_send`].
 ///
 /// # Errors
 /// As [`serve_https`].

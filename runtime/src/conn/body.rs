@@ -192,7 +192,7 @@ impl Body {
         }
     }
 
-    /// A connection that its home has still to adopt ([`Msg::Adopt`]). Its flush word starts as Blocked: nobody sends
+    /// A connection that its home has still to adopt ([`Msg::Adopt`](crate::exec::home::Msg::Adopt)). Its flush word starts as Blocked: nobody sends
     /// before the reactor has given it a key, and the reactor, or the edge that ends a connect, claims what was queued.
     pub(crate) fn to_be_adopted(fd: OwnedFd, home: Arc<Home>, listener: ListenerId, connecting: bool) -> Self {
         let tcp = sys::socket::is_tcp(fd.as_fd());
