@@ -6,13 +6,15 @@ Where they go, by callgrind, in instructions of ours:
 spawn    Two allocations and their releases, the task and what its handle waits for: 355 of them are malloc's. Tasks of
          async-executor have one, but it may only be made by unsafe code: the result may be `!Send`, the waker must be `Send`.
          A third one, the task's header, is used again for later tasks (exec/spare.rs).
-cross    valgrind lets one thread run at a time, and the waking one mostly comes first: the runtime is awake. 240 are the
-         workload's own (two polls' closure, the thread's lock, its futex), 60 the push into the ring of wakes and the look at
-         the flag of law 7, 75 the pop and the look-up of the task by its id, 85 the poll. What tokio has less: its queue
-         is a mutex that a woken task may have to wait for, and holds the task itself; our waker holds an id (law 9), so
-         that the task can be `!Send`. On a machine so loaded that a pass under valgrind takes 100 ms the stall detector
-         times each poll: 40 more.
-asleep   The same with a runtime that sleeps: a pass of the loop is 430, and an eventfd is written to."""
+cross    valgrind lets one thread run at a time: on an idle machine the waking one mostly comes first, and the runtime is
+         awake. 240 are the workload's own (two polls' closure, the thread's lock, its futex), 100 the push and the look at
+         the flag of law 7, 110 the pop and the look-up of the task by its id, 85 the poll. What tokio has less (it lost
+         by 125 to 190): its queue is a mutex, which a reactor would have to wait for, and holds the task itself; our
+         waker holds an id (law 9), so that the task can be `!Send`. A ring in place of the queue saves 60, but spins.
+asleep   The same with a runtime that sleeps: a pass of the loop is 430, and an eventfd is written to.
+
+On a machine so loaded that a pass under valgrind takes 100 ms the stall detector times each poll: 50 more in every row (a
+spawn 987 instead of 933), and `cross` is `asleep`."""
 import chart, micro, servers
 
 WORKLOADS = {"spawn": "spawn a task, run it, await its end", "yield": "yield to other tasks",
