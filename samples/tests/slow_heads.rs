@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Sample;
+use common::{Sample, help};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,16 @@ use std::time::{Duration, Instant};
 fn a_dripped_head_ends_by_its_deadline() {
     let root = std::env::temp_dir();
     let root = root.to_str().unwrap();
-    let samples = [
-        Sample::start(env!("CARGO_BIN_EXE_stream"), &[]),
-        Sample::start(env!("CARGO_BIN_EXE_pipe"), &[]),
-        Sample::start(env!("CARGO_BIN_EXE_sse"), &[]),
-        Sample::start(env!("CARGO_BIN_EXE_send_file"), &["--root", root]),
+    let programs: [(&str, &[&str]); 4] = [
+        (env!("CARGO_BIN_EXE_stream"), &[]),
+        (env!("CARGO_BIN_EXE_pipe"), &[]),
+        (env!("CARGO_BIN_EXE_sse"), &[]),
+        (env!("CARGO_BIN_EXE_send_file"), &["--root", root]),
     ];
+    let samples = programs.map(|(program, args)| {
+        assert!(help(program).contains("--reactors"));
+        Sample::start(program, args)
+    });
     let begun = Instant::now();
     let mut clients: Vec<_> = samples
         .iter()
@@ -38,5 +42,8 @@ fn a_dripped_head_ends_by_its_deadline() {
                 open[i] = false;
             }
         }
+    }
+    for sample in samples {
+        sample.stop();
     }
 }
