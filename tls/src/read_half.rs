@@ -23,6 +23,19 @@ use std::time::Instant;
 ///
 /// Dropping it discards further input once the write half is gone too; until then the write half works on. Nobody then
 /// reads the peer's records, so its requests for new keys stay unanswered.
+///
+/// ```
+/// # use epoxide_tls::*;
+/// # mod ends { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doc_identity.in")); }
+/// # use ends::*;
+/// # epoxide::block_on(async {
+/// # let (mut client, server) = sessions().await?;
+/// let (mut read, _write) = server.into_split();
+/// client.send_all(b"hello").await?;
+/// assert_eq!(&read.read().await?.unwrap()[..], b"hello");
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct TlsReadHalf {
     half: ReadHalf,

@@ -62,6 +62,17 @@ impl<S: Service<Request<TimedBody>>> Service<Request<Incoming>> for BodyTimeout<
 /// # Errors
 /// [`io::ErrorKind::TimedOut`] once, when the client stalled: nothing comes after it, and dropping the body resets the
 /// stream (HTTP/2). [`io::ErrorKind::Other`] wraps hyper's own errors.
+///
+/// ```
+/// use epoxide_pipes::TimedBody;
+/// use http_body_util::BodyExt;
+///
+/// /// All of it, or why not.
+/// async fn whole(body: TimedBody) -> std::io::Result<bytes::Bytes> {
+///     Ok(body.collect().await?.to_bytes())
+/// }
+/// # let _ = whole;
+/// ```
 pub struct TimedBody {
     body: Incoming,
     limit: Duration,
