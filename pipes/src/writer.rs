@@ -320,7 +320,10 @@ impl<W: Transmit> PipeWriter<W> {
             while room > 0 && taken == 0 {
                 match stage(&mut self.half, room) {
                     Ok(n) => taken = n,
-                    Err(refused) if refused.limit == 0 => return Poll::Ready(Err(refused.into())),
+                    // Completed; or not even a byte behind nothing, and to wait for more room would be for ever.
+                    Err(refused) if refused.limit == 0 || refused.staged == 0 && room == 1 => {
+                        return Poll::Ready(Err(refused.into()));
+                    }
                     Err(refused) => {
                         limit = limit.min(refused.limit);
                         room = refused.limit.saturating_sub(refused.staged).min(room - 1);

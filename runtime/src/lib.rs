@@ -114,7 +114,7 @@ pub mod workers;
 pub mod layer {
     pub use crate::conn::layer::{Layer, Queue, is_record_ahead, take_step};
     pub use crate::conn::send_file::check_range;
-    pub use crate::sys::ktls::{KernelCipher, KernelKeys};
+    pub use crate::sys::ktls::{KernelCipher, KernelKeys, NewKeys};
 }
 
 /// The fault seam, for this repository's own chaos tests: with `--cfg epoxide_chaos` only.

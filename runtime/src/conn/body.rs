@@ -30,7 +30,7 @@ use crate::conn::locator::Locator;
 use crate::conn::read_word::{Mark, ReadWord, Waiter};
 use crate::conn::socket_word::SocketWord;
 use crate::error::CloseReason;
-use crate::exec::home::{Guest, Home, Msg, Stage};
+use crate::exec::home::{Guest, Home, Stage};
 use crate::exec::local::{self, Here};
 use crate::exec::run;
 use crate::id::{Key, ListenerId};
@@ -275,7 +275,7 @@ impl Body {
             Waiter::Task(id) => {
                 if self.home.stage() < Stage::Stopped {
                     self.home.counts.add_foreign(Count::WakesRemote, 1);
-                    self.home.send(Msg::Wake(id));
+                    self.home.inject_wake(id);
                 }
             }
             Waiter::Foreign => {

@@ -15,11 +15,12 @@ use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 impl WriteHalf {
     /// Hands everything staged to the kernel, or as much as it takes now and the rest as it takes it.
@@ -110,10 +111,17 @@ impl WriteHalf {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when a rest is left (it still goes out); else as [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<()> {
-        let waker = std::task::Waker::noop();
+        self.try_now(Self::poll_flush)
+    }
+
+    /// Polls once, without a waker.
+    pub(crate) fn try_now(
+        &mut self,
+        poll: impl FnOnce(&mut Self, &mut Context<'_>) -> Poll<io::Result<()>>,
+    ) -> io::Result<()> {
         // It cannot yield: that everything is out must not read as a rest.
         let streak = std::mem::replace(&mut self.streak, usize::MAX);
-        let polled = self.poll_flush(&mut Context::from_waker(waker));
+        let polled = poll(self, &mut Context::from_waker(Waker::noop()));
         match polled {
             Poll::Ready(result) => {
                 self.streak = streak.saturating_sub(usize::MAX - self.streak);
@@ -359,11 +367,17 @@ impl Future for Flush<'_> {
 /// conn.send_all(b"whole").await
 /// # }).unwrap();
 /// ```
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SendAll<'a> {
     half: &'a mut WriteHalf,
     bytes: &'a [u8],
+}
+
+impl fmt::Debug for SendAll<'_> {
+    /// Never the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendAll").field("left", &self.bytes.len()).finish_non_exhaustive()
+    }
 }
 
 impl Future for SendAll<'_> {

@@ -79,7 +79,7 @@ pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
                 let on_pool = seed.is_multiple_of(2);
                 let shaken = if on_pool { pool::spawn(shaking).await.ok() } else { Some(shaking.await) };
                 let shaken = shaken.unwrap_or_else(|| Err(io::ErrorKind::Interrupted.into()));
-                let _ = tell.lock().map(|tell| tell.send(shaken));
+                let _ = tell.lock().map(|tell| drop(tell.send(shaken)));
             }
         });
     })?;
