@@ -5,8 +5,8 @@ the same over TLS, with Python's ssl under the WebSocket.
 usage: ci/clients.py [--seconds N]
 
 Builds the samples with the features `http` and `tls` (BoringSSL: ci/setup) and starts each on a port of the kernel's choice. Every check counts answers
-and bytes, never speed. The WebSocket part follows the groups of the Autobahn suite (which needs Python 2, and so does not
-run any more): framing, pings, reserved bits, opcodes, fragments, UTF-8, closing, limits. What a machine lacks is named
+and bytes, never speed. The WebSocket part follows the groups of the Autobahn suite (whose own
+cases ci/conformance.py runs): framing, pings, reserved bits, opcodes, fragments, UTF-8, closing, limits. What a machine lacks is named
 and fails; ci/setup installs it."""
 import argparse, base64, contextlib, hashlib, os, pathlib, re, shutil, signal, socket, ssl, struct, subprocess, sys, tempfile
 

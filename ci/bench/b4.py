@@ -1,7 +1,12 @@
 """B4: handlers wholly on worker threads (sample `threadpool`), with and without the optimistic recv, against the same code
 with every read and flush posted to the reactor (`funnel`) and tokio's multi-thread runtime with two workers.
 Syscalls per request (strace) at 64 connections and at one, instructions per request at 8; CPU per request in rounds is
-shown, and judged only where the machine is quiet enough."""
+shown, and judged only where the machine is quiet enough.
+
+With one connection a request costs a futex pair that tokio does not pay: the reactor learns of the bytes and wakes a parked
+worker, which parks again behind its answer; tokio's worker waits in epoll itself. A worker that spun before it parks would
+find the next request only after the client's whole turn, which is longer than the pair takes, and on the CPU that
+its own reactor needs to see that request; so it parks at once."""
 import os, shutil, statistics
 
 import b1, b3, chart, micro, servers

@@ -1,14 +1,18 @@
 """B5: a hub's broadcast to 1024 members: instructions, syscalls and eventfd writes for a delivery, the reactor's share of the
 CPU, deliveries/s; against a funnel through the reactor and against tokio with a channel for each connection.
 
-Two windows: 16 broadcasts under way (unpaced: whoever batches saves system calls), and 1 (each broadcast by itself).
+The funnel promises what the hub does: a queue for each member with the same three limits, appended to by any thread, and an
+answer for each frame. The mailbox, reported and not judged, promises none of that: one list of frames for the reactor.
+
+Two windows: 16 broadcasts under way (unpaced: whoever lets frames wait for each other saves system calls and instructions,
+and the hub never does while members keep up), and 1 (each broadcast by itself: one send for a delivery, for all).
 Every run checks every byte and the order at every member: a program that loses or corrupts anything does not finish."""
 import os, re, resource, shutil, statistics, subprocess, tempfile
 
 import b3, chart, micro, servers
 
 MEMBERS, LENGTHS, WINDOWS = 1024, [9, 256, 8192], [16, 1]
-WHO = {"epoxide": "hub-epoxide", "sequenced": "hub-sequenced", "funnel": "hub-funnel", "tokio": "hub-tokio"}
+WHO = {"epoxide": "hub-epoxide", "sequenced": "hub-sequenced", "funnel": "hub-funnel", "mailbox": "hub-mailbox", "tokio": "hub-tokio"}
 SENDS = ["sendto", "sendmsg", "writev", "write"]
 FUNNEL, TOKIO = 0.8, 0.6
 # What a short run cannot tell apart from zero: a tick of the CPU clock.

@@ -1,6 +1,6 @@
 """The overview of `run all`: every measured figure as a ratio to its target, with the floor and the best peer, as one SVG and
 as a table. Reads the JSON that the workloads have written; what they do not give as rows themselves is picked out here."""
-import json, statistics
+import json, re, statistics
 from html import escape
 
 import b1, b5, b15, servers
@@ -56,6 +56,15 @@ def of_instructions(r):
         yield row(f"instructions: {what}, x the best peer", values["epoxide"] / min(rivals(values, ("epoxide",))), 1.0)
 
 
+def of_b12(r):
+    """Out of the text of its verdicts, which have the ratios."""
+    for verdict, text in r["verdicts"]:
+        if m := re.match(r"(CPU per .*?): ([\d.]+) x (\w+), target <= ([\d.]+)", text):
+            yield row(f"{m[1]}, x {m[3]}", float(m[2]), float(m[4]), verdict=verdict)
+        elif m := re.match(r"(instructions per .*?): \d+, (\w+) \d+ \(([\d.]+) x\)", text):
+            yield row(f"{m[1]}, x {m[2]}", float(m[3]), 1.0, verdict=verdict)
+
+
 def of_b15(r):
     median = lambda rows, i: statistics.median(x[i] for x in rows)
     verdict = lambda what: next((word for word, text in r["verdicts"] if text.startswith(what)), None)
@@ -68,7 +77,7 @@ def of_hyper(r):
     yield row("instructions per request, x hyper on tokio", v["http1"] / v["hyper_tokio"], 1.0)
 
 
-PICKED = {"B1": of_b1, "B3": of_b3, "B4": of_b4, "B5": of_b5, "B10": of_instructions, "B11": of_instructions, "B14": of_instructions, "B15": of_b15, "HYPER": of_hyper}
+PICKED = {"B1": of_b1, "B3": of_b3, "B4": of_b4, "B5": of_b5, "B10": of_instructions, "B11": of_instructions, "B12": of_b12, "B14": of_instructions, "B15": of_b15, "HYPER": of_hyper}
 
 
 def rows_of(report):
@@ -111,7 +120,7 @@ def draw(path, groups, foot):
     for name, what, rows, reason in groups:
         out.append(f'<text x="14" y="{y + 15}" font-weight="bold">{escape(name)}</text><text x="78" y="{y + 15}" font-weight="bold">{escape(what)}</text>')
         y += line
-        if not rows: out.append(f'<text x="78" y="{y + 14}" fill="#777">{escape(reason)}</text>')
+        if not rows: out.append(f'<text x="78" y="{y + 14}" fill="#777">{escape(reason.split(". ")[0])}</text>')
         for each in rows:
             colour = {"PASS": MET, "FAIL": MISSED}.get(each["verdict"], UNSURE)
             share = scaled(each, each["value"])
@@ -134,7 +143,7 @@ def draw(path, groups, foot):
 
 def write(workloads, ended, smoke=False):
     """`workloads`: id -> what; `ended`: id -> "" or why it has no figures. The table on the standard output, the SVG into a file."""
-    groups, foot = [], ""
+    groups, times, foot = [], [], ""
     print("\n== overview ==")
     for name, what in workloads.items():
         rows, reason = [], ended.get(name) or ""
@@ -142,7 +151,8 @@ def write(workloads, ended, smoke=False):
         if not reason:
             report = json.loads(path.read_text())
             rows = rows_of(report)
-            foot = f"one run on Linux {report['kernel']}, {report['cpus']} CPUs; an arrow: more than {LONGEST:.0f} x the target"
+            times.append(report["time"])
+            foot = f"begun within {(max(times) - min(times)) // 60} minutes, on Linux {report['kernel']}, {report['cpus']} CPUs; an arrow: more than {LONGEST:.0f} x the target"
             words = [word for word, _ in report["verdicts"]]
             reason = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))
         groups.append((name, what, rows, reason))

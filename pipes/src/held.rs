@@ -202,18 +202,23 @@ impl Held {
             return std::mem::take(self).into_bytes();
         }
         let first = match self.many.as_mut().and_then(|many| many.front_mut()) {
-            Some(Segment::Moved(bytes, _)) if n < bytes.len() => {
+            Some(Segment::Moved(bytes, _)) if n <= bytes.len() => {
                 self.len -= n;
-                return bytes.split_to(n);
+                let taken = bytes.split_to(n);
+                self.advance_many(0);
+                return taken;
             }
             Some(Segment::Received(buf)) => Some(buf),
             Some(Segment::Moved(..)) => None,
             None => self.one.as_mut(),
         };
         match first {
-            Some(buf) if n < buf.len() => {
+            Some(buf) if n <= buf.len() => {
                 self.len -= n;
-                buf.split_to(n).freeze()
+                let taken = buf.split_to(n).freeze();
+                // Of several the first may be done with.
+                self.advance_many(0);
+                taken
             }
             _ => {
                 let bytes = Bytes::from(self.view().up_to(n).to_vec());

@@ -87,8 +87,8 @@ struct Readme;
 pub use byte_stream::{ByteStream, FlushStream};
 #[cfg(feature = "hyper")]
 pub use compat::hyper::{
-    ClientBody, ClientOptions, HttpClient, HttpClientError, HttpOptions, HttpOptionsBuilder, HttpTimer, HttpVersions,
-    LocalExecutor, SendExecutor, serve_http, serve_http_send, upgraded_stream,
+    BodyTimeout, ClientBody, ClientOptions, HttpClient, HttpClientError, HttpOptions, HttpOptionsBuilder, HttpTimer,
+    HttpVersions, LocalExecutor, SendExecutor, TimedBody, serve_http, serve_http_send, upgraded_stream,
 };
 #[cfg(feature = "tower")]
 pub use compat::tower::{
@@ -104,5 +104,5 @@ pub use read_pipe::{ReadPipe, ReadResult};
 pub use read_slice::ReadSlice;
 pub use reader::{DEFAULT_MAX_HELD, PipeReader};
 pub use sequence::{Sequence, Slices};
-pub use write_pipe::{FlushPipe, FlushResult, ShutdownPipe, WritePipe};
+pub use write_pipe::{FlushPipe, FlushResult, SendPipe, ShutdownPipe, WritePipe};
 pub use writer::{DEFAULT_WRITE_HIGH_WATER, PipeWriter};

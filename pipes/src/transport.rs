@@ -10,7 +10,7 @@ use epoxide::{
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// The receiving half of a connection.
 ///
@@ -151,6 +151,32 @@ pub trait Transmit: Send + 'static {
     /// Why the connection ended; [`io::ErrorKind::BrokenPipe`] after this side's end.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
+    /// Sends bytes behind what is staged: `bytes` becomes what is still to be staged, and is to be given again after
+    /// `Pending`, which registers the waker. A transport may send them from where they are; the default stages them.
+    ///
+    /// # Errors
+    /// As [`poll_flush`](Self::poll_flush).
+    fn poll_send_all(&mut self, cx: &mut Context<'_>, bytes: &mut &[u8]) -> Poll<io::Result<()>> {
+        while !bytes.is_empty() {
+            let portion = match self.stage(bytes) {
+                Ok(()) => bytes.len(),
+                Err(refused) => {
+                    let portion = refused.limit.saturating_sub(refused.staged).min(bytes.len());
+                    if portion == 0 && refused.staged == 0 {
+                        return Poll::Ready(Err(refused.into()));
+                    }
+                    self.stage(&bytes[..portion])?;
+                    portion
+                }
+            };
+            *bytes = &bytes[portion..];
+            if !bytes.is_empty() {
+                ready!(self.poll_flush(cx))?;
+            }
+        }
+        self.poll_flush(cx)
+    }
+
     /// Ready once at most `at_most` bytes are unsent; what is staged is flushed for it. `Pending` registers the waker.
     ///
     /// A transport that cannot tell part of the way waits until everything has gone, which is what the default does.
@@ -285,6 +311,11 @@ impl Transmit for WriteHalf {
     #[inline]
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_flush(self, cx)
+    }
+
+    #[inline]
+    fn poll_send_all(&mut self, cx: &mut Context<'_>, bytes: &mut &[u8]) -> Poll<io::Result<()>> {
+        Self::poll_send_all(self, cx, bytes)
     }
 
     fn poll_unsent(&mut self, cx: &mut Context<'_>, at_most: usize) -> Poll<io::Result<()>> {

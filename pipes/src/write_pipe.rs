@@ -65,6 +65,37 @@ impl<W: Transmit> Future for FlushPipe<'_, W> {
     }
 }
 
+/// The future of [`PipeWriter::send`].
+///
+/// ```
+/// # use epoxide::{Connection, block_on};
+/// # use epoxide_pipes::*;
+/// # use std::io::{Read as _, Write as _};
+/// # block_on(async {
+/// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
+/// # let conn = Connection::from_unix(ours)?;
+/// let (_input, mut output) = Duplex::new(conn).into_parts();
+/// assert!(!output.send(b"hello").await?.completed); // all of it is on its way
+/// # std::io::Result::Ok(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct SendPipe<'a, W = WriteHalf> {
+    pub(crate) writer: &'a mut PipeWriter<W>,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<W: Transmit> Future for SendPipe<'_, W> {
+    type Output = io::Result<FlushResult>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { writer, bytes } = &mut *self;
+        writer.poll_send(cx, bytes)
+    }
+}
+
 /// The future of [`PipeWriter::shutdown`].
 ///
 /// ```

@@ -6,7 +6,7 @@
 
 use crate::control::{Asked, PipeHandle};
 use crate::transport::Transmit;
-use crate::write_pipe::{FlushPipe, FlushResult, ShutdownPipe, WritePipe};
+use crate::write_pipe::{FlushPipe, FlushResult, SendPipe, ShutdownPipe, WritePipe};
 use bytes::Bytes;
 use epoxide::{CloseHandle, CloseReason, Reserved, StagedLimit, WriteHalf};
 use std::fmt;
@@ -135,6 +135,20 @@ impl<W: Transmit> PipeWriter<W> {
         FlushPipe { writer: self }
     }
 
+    /// Sends bytes behind what is staged, and waits until the kernel has taken all of it: [`stage`](Self::stage) and
+    /// [`flush`](Self::flush) in one, without a copy where the transport takes them at once, and in portions where they
+    /// exceed `max_staged`.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush); after [`complete`](Self::complete) as [`stage`](Self::stage).
+    ///
+    /// # Cancel safety
+    /// What was staged of it goes out all the same when the future is dropped: all of it, unless it exceeds `max_staged`.
+    #[inline]
+    pub fn send<'a>(&'a mut self, bytes: &'a [u8]) -> SendPipe<'a, W> {
+        SendPipe { writer: self, bytes }
+    }
+
     /// Ends staging: what is staged is committed, so that it goes out whatever happens to the writer, and this call does
     /// not wait for that ([`flush`](Self::flush) does). The end (FIN) follows when the writer is dropped, or by
     /// [`shutdown`](Self::shutdown). Calling it again does nothing.
@@ -200,15 +214,33 @@ impl<W: Transmit> PipeWriter<W> {
                 }
                 Poll::Ready(Ok(FlushResult { completed: self.completed, cancelled: false }))
             }
-            Poll::Ready(Err(error)) if is_own_end(&error) => {
-                Poll::Ready(Ok(FlushResult { completed: true, cancelled: false }))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Err(error)) => Poll::Ready(ended(error)),
             Poll::Pending if asked == Asked::Nothing => Poll::Pending,
             Poll::Pending => {
                 Poll::Ready(Ok(FlushResult { completed: self.completed, cancelled: asked == Asked::Cancel }))
             }
         }
+    }
+
+    /// Nobody has a handle: no cancel to look for.
+    #[inline]
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &mut &[u8]) -> Poll<io::Result<FlushResult>> {
+        self.check_open(bytes.len())?;
+        if self.handle.get().is_some() {
+            return self.poll_send_staged(cx, bytes);
+        }
+        match self.half.poll_send_all(cx, bytes) {
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(FlushResult { completed: false, cancelled: false })),
+            Poll::Ready(Err(error)) => Poll::Ready(ended(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Who cancels the wait does not take back what was to be sent.
+    #[cold]
+    fn poll_send_staged(&mut self, cx: &mut Context<'_>, bytes: &mut &[u8]) -> Poll<io::Result<FlushResult>> {
+        self.half.stage(std::mem::take(bytes))?;
+        self.poll_flush(cx)
     }
 
     /// A stream's flush: everything written is in the kernel. Cancels do not end it.
@@ -288,7 +320,10 @@ impl<W: Transmit> PipeWriter<W> {
             while room > 0 && taken == 0 {
                 match stage(&mut self.half, room) {
                     Ok(n) => taken = n,
-                    Err(refused) if refused.limit == 0 => return Poll::Ready(Err(refused.into())),
+                    // Completed; or not even a byte behind nothing, and to wait for more room would be for ever.
+                    Err(refused) if refused.limit == 0 || refused.staged == 0 && room == 1 => {
+                        return Poll::Ready(Err(refused.into()));
+                    }
                     Err(refused) => {
                         limit = limit.min(refused.limit);
                         room = refused.limit.saturating_sub(refused.staged).min(room - 1);
@@ -321,8 +356,12 @@ impl<W: Transmit> PipeWriter<W> {
     }
 }
 
-/// Did we end it ourselves: by a FIN, or by closing the connection?
 #[cold]
+fn ended(error: io::Error) -> io::Result<FlushResult> {
+    if is_own_end(&error) { Ok(FlushResult { completed: true, cancelled: false }) } else { Err(error) }
+}
+
+/// Did we end it ourselves: by a FIN, or by closing the connection?
 fn is_own_end(error: &io::Error) -> bool {
     match CloseReason::of(error) {
         Some(reason) => reason == CloseReason::Local,

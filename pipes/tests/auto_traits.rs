@@ -3,7 +3,7 @@
 use epoxide::Connection;
 use epoxide_pipes::{
     ByteStream, Duplex, FlushPipe, FlushResult, FlushStream, PipeHandle, PipeReader, PipeWriter, ReadPipe, ReadResult,
-    ReadSlice, Sequence, ShutdownPipe, Slices, WritePipe,
+    ReadSlice, SendPipe, Sequence, ShutdownPipe, Slices, WritePipe,
 };
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn sendable<T: Send>(_: T) {}
 fn pipes_streams_and_their_futures_may_go_anywhere() {
     everywhere::<(PipeReader, PipeWriter, Duplex, ByteStream, PipeHandle)>();
     everywhere::<(ReadPipe<'static>, ReadSlice<'static>, FlushPipe<'static>, FlushStream<'static>)>();
-    everywhere::<(ShutdownPipe<'static>, WritePipe<'static>)>();
+    everywhere::<(SendPipe<'static>, ShutdownPipe<'static>, WritePipe<'static>)>();
     everywhere::<(ReadResult<'static>, FlushResult, Sequence<'static>, Slices<'static>)>();
     // The unnamed futures too: never called, only compiled.
     let _ = |connection: Connection| {

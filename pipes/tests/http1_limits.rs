@@ -51,6 +51,8 @@ fn a_slow_head_is_answered_408() {
                 assert_eq!(http.get().unwrap().status, 200);
             }
             let mut peer = http.into_peer();
+            // Or its not having come yet would be taken for its end.
+            assert!(wait_until(LONG, || server.stats().open == 1));
             let begin = Instant::now();
             let mut ended = false;
             for byte in b"GET / HTTP/1.1\r\n".iter().chain(b"x: y\r\n".iter().cycle()).take(2000) {

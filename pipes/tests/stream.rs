@@ -2,16 +2,18 @@
 
 mod common;
 
+use bytes::Bytes;
 use common::{SOON, everywhere, small};
-use epoxide::{Connection, ReactorConfig};
+use epoxide::{CloseHandle, Connection, ReactorConfig, Reserved, StagedLimit, WriteHalf};
+use epoxide_pipes::transport::Transmit;
 use epoxide_pipes::{ByteStream, DEFAULT_WRITE_HIGH_WATER, PipeWriter};
 use epoxide_tests_e2e::{Case, Ending, Gate, Parker, Peer, Server, block_within, loopback, pattern, poll_once};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// STR-01. Reads of any size: every byte, then 0 for good; an empty slice takes nothing and waits for nothing.
@@ -226,6 +228,70 @@ fn a_small_staging_limit_bounds_writes_too() {
     }
     let taken: Vec<usize> = told.try_iter().collect();
     assert!(taken.contains(&600) && taken.iter().any(|n| *n < 600), "the limit was met between slices and within one");
+}
+
+/// A transport that has no room for a single byte, and nothing on its way either.
+struct NoRoom(WriteHalf);
+
+impl NoRoom {
+    fn refusal(asked: usize) -> StagedLimit {
+        StagedLimit { asked, staged: 0, limit: 10 }
+    }
+}
+
+impl Transmit for NoRoom {
+    fn stage(&mut self, bytes: &[u8]) -> Result<(), StagedLimit> {
+        Err(Self::refusal(bytes.len()))
+    }
+
+    fn stage_bytes(&mut self, bytes: Bytes) -> Result<(), StagedLimit> {
+        Err(Self::refusal(bytes.len()))
+    }
+
+    fn try_reserve(&mut self, n: usize) -> Result<Reserved<'_>, StagedLimit> {
+        Err(Self::refusal(n))
+    }
+
+    fn spare(&mut self, n: usize) -> Result<&mut [u8], StagedLimit> {
+        Err(Self::refusal(n))
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.0.advance(n);
+    }
+
+    fn staged_len(&self) -> usize {
+        self.0.staged_len()
+    }
+
+    fn unsent_len(&self) -> usize {
+        self.0.unsent_len()
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_flush(cx)
+    }
+
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        pin!(self.0.shutdown()).poll(cx)
+    }
+
+    fn close_handle(&self) -> CloseHandle {
+        self.0.close_handle()
+    }
+}
+
+/// A write that can never be taken is refused: it neither waits for ever nor holds its thread.
+#[test]
+fn a_write_for_which_there_is_never_room_is_refused() {
+    let case = Case::start();
+    let (server, given) = giving(&case, ReactorConfig::default());
+    let peer = Peer::connect(server.addr());
+    let (reader, writer) = given.recv_timeout(SOON).unwrap().into_split();
+    let mut stream = ByteStream::from_halves(reader, NoRoom(writer));
+    let refused = block_within(stream.write(b"byte"), SOON).expect("it is told at once").unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded, "{refused}");
+    drop(peer);
 }
 
 #[test]

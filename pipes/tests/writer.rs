@@ -39,6 +39,44 @@ fn every_way_of_staging_keeps_the_order() {
     }
 }
 
+/// `send` keeps the order with what was staged, takes more than may be staged, and does not take back what is cancelled.
+#[test]
+fn a_send_is_a_stage_and_a_flush() {
+    let case = Case::start();
+    let config = ReactorConfig { max_staged: MIB / 4, ..ReactorConfig::default() };
+    let server = everywhere(&case, config, |connection| async move {
+        let (_input, mut output) = Duplex::new(connection).into_parts();
+        let body = pattern(6 * MIB);
+        assert!(!output.send(&body[..10]).await?.completed);
+        assert_eq!(output.unsent_len(), 0);
+        output.stage(&body[10..20])?;
+        assert!(!output.send(&body[20..MIB]).await?.completed);
+        assert!(!output.send(&[]).await?.completed);
+        // To a peer that does not read: it waits, and goes on.
+        assert!(!output.send(&body[MIB..5 * MIB]).await?.completed);
+        let mut at = 5 * MIB;
+        while at < 6 * MIB {
+            output.cancel_pending_flush();
+            let piece = &body[at..at + MIB / 8];
+            let told = output.send(piece).await?;
+            assert!(!told.completed);
+            at += piece.len();
+            if told.cancelled {
+                output.flush().await?;
+            }
+        }
+        let over = output.send(&body).await.unwrap_err();
+        assert!(over.to_string().contains("staged"), "{over}");
+        output.complete();
+        assert!(output.send(b"too late").await.is_err());
+        Ok(())
+    });
+    for addr in server.addrs() {
+        let (body, ending) = Peer::connect(*addr).read_to_end(SOON);
+        assert!(body == pattern(6 * MIB) && ending == Ending::Eof, "{} bytes, {ending:?}", body.len());
+    }
+}
+
 /// TWR-02. Completing commits what is staged, also when nobody ever flushes; nothing can be staged behind it.
 #[test]
 fn completing_commits_what_is_staged() {

@@ -114,7 +114,7 @@ pub mod workers;
 pub mod layer {
     pub use crate::conn::layer::{Layer, Queue, is_record_ahead, take_step};
     pub use crate::conn::send_file::check_range;
-    pub use crate::sys::ktls::{KernelCipher, KernelKeys};
+    pub use crate::sys::ktls::{KernelCipher, KernelKeys, NewKeys};
 }
 
 /// The fault seam, for this repository's own chaos tests: with `--cfg epoxide_chaos` only.
@@ -143,6 +143,8 @@ pub use conn::rehome::{Rehome, RehomeError};
 pub use conn::send_file::SendFile;
 pub use conn::shared::SharedWriter;
 pub use conn::shared_limits::{Refusal, SendOutcome, SharedLimits};
+#[doc(hidden)]
+pub use conn::shared_send::Stamp;
 pub use conn::shared_wait::{Closed, SharedFlush};
 pub use conn::write_half::{Reserved, WriteHalf};
 pub use conn::write_ops::{Flush, SendAll, Shutdown};

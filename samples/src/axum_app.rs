@@ -19,7 +19,7 @@ use axum::{Json, Router};
 use clap::Args;
 use epoxide::time;
 use epoxide_pipes::transport::{Receive, Transmit};
-use epoxide_pipes::{ByteStream, TowerService, upgraded_stream};
+use epoxide_pipes::{BodyTimeout, ByteStream, TowerService, upgraded_stream};
 use futures_util::future::{Either, select};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -38,13 +38,16 @@ pub struct AppArgs {
 /// How often a quiet WebSocket is asked whether it lives.
 const PING: Duration = Duration::from_secs(20);
 
+/// A client that stalls in a request's body for longer gets an error instead of an answer.
+const BODY_STALL: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Copy)]
 struct App {
     max_frame: usize,
 }
 
 /// The application for connections with these halves.
-pub fn service<R: Receive, W: Transmit>(args: AppArgs) -> TowerService<Router> {
+pub fn service<R: Receive, W: Transmit>(args: AppArgs) -> BodyTimeout<TowerService<Router>> {
     let router = Router::new()
         .route("/", get(async || Html(include_str!("axum_app.html"))))
         .route("/api/hello", get(async || Json(json!({ "hello": "world" }))))
@@ -52,7 +55,7 @@ pub fn service<R: Receive, W: Transmit>(args: AppArgs) -> TowerService<Router> {
         .route("/stream", get(streamed))
         .route("/ws", any(websocket::<R, W>))
         .with_state(App { max_frame: args.max_frame });
-    TowerService::new(router)
+    BodyTimeout::new(TowerService::new(router), BODY_STALL)
 }
 
 /// `{"numbers": [1, 2]}` gives `{"sum": 3}`.

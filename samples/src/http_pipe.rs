@@ -32,6 +32,12 @@ pub async fn answer_all<R: Receive, W: Transmit>(mut pipe: Duplex<R, W>, answer:
             }
         }
         pipe.input.advance(used);
+        if requests == 1 {
+            if pipe.output.send(answer).await?.completed {
+                return Ok(());
+            }
+            continue;
+        }
         for _ in 0..requests {
             pipe.output.stage(answer)?;
         }

@@ -12,7 +12,7 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use std::convert::Infallible;
 use std::io;
 
@@ -64,6 +64,10 @@ async fn ask(client: &HttpClient<Incoming>, request: Result<Request<Incoming>, S
         Err(status) => return refusal(status, "this cannot be passed on\n"),
     };
     match client.request(request).await {
+        // Nobody asked for it: `Upgrade` stays here.
+        Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            refusal(StatusCode::BAD_GATEWAY, "the server behind speaks another protocol\n")
+        }
         Ok(mut answer) => {
             without_one_hop(answer.headers_mut());
             answer.map(Either::Left)
@@ -82,11 +86,24 @@ fn refusal(status: StatusCode, text: &'static str) -> Answer {
     answer
 }
 
-fn passed_on(
-    mut request: Request<Incoming>,
+/// The request as the server behind gets it, or why it gets none.
+fn passed_on<B: Body>(
+    mut request: Request<B>,
     upstream: &str,
     from: Option<HeaderValue>,
-) -> Result<Request<Incoming>, StatusCode> {
+) -> Result<Request<B>, StatusCode> {
+    if request.method() == Method::CONNECT {
+        return Err(StatusCode::NOT_IMPLEMENTED);
+    }
+    if request.headers().get_all(header::HOST).iter().count() > 1 {
+        return Err(StatusCode::BAD_REQUEST);
+    }
+    // The target's host counts (RFC 9112, 3.2.2), and over HTTP/2 it is the only one (RFC 9113, 8.3.1).
+    if let Some(asked) = request.uri().authority() {
+        let host = asked.as_str().rsplit('@').next().unwrap_or_default();
+        let host = HeaderValue::from_str(host).map_err(|_| StatusCode::BAD_REQUEST)?;
+        request.headers_mut().insert(header::HOST, host);
+    }
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let uri = Uri::builder().scheme("http").authority(upstream).path_and_query(path).build();
     *request.uri_mut() = uri.map_err(|_| StatusCode::BAD_REQUEST)?;
@@ -114,6 +131,7 @@ fn without_one_hop(headers: &mut HeaderMap) {
         headers.remove(name);
     }
     headers.remove("keep-alive");
+    headers.remove("proxy-connection");
 }
 
 #[cfg(test)]
@@ -135,5 +153,42 @@ mod tests {
         }
         without_one_hop(&mut headers);
         assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+
+    fn passed(change: impl FnOnce(&mut Request<Full<Bytes>>)) -> Result<HeaderMap, StatusCode> {
+        let mut request = Request::default();
+        change(&mut request);
+        passed_on(request, "behind:81", None).map(|request| {
+            assert_eq!(request.uri().authority().unwrap(), "behind:81");
+            request.headers().clone()
+        })
+    }
+
+    #[test]
+    fn the_host_behind_is_told_which_host_was_asked_for() {
+        let host = |uri: &str, named: &[&'static str]| {
+            passed(|request| {
+                *request.uri_mut() = uri.parse().unwrap();
+                for name in named {
+                    request.headers_mut().append(header::HOST, HeaderValue::from_static(name));
+                }
+            })
+            .map(|headers| headers.get(header::HOST).map(|host| host.to_str().unwrap().to_owned()))
+        };
+        let is = |name: &str| Ok(Some(name.to_owned()));
+        assert_eq!(host("/path", &["site"]), is("site"));
+        // As HTTP/2 brings it, and an absolute target, whose host outdoes the header.
+        assert_eq!(host("http://site:8/path", &[]), is("site:8"));
+        assert_eq!(host("http://me:pw@site/path", &["other"]), is("site"));
+        assert_eq!(host("/path", &["site", "other"]), Err(StatusCode::BAD_REQUEST));
+    }
+
+    #[test]
+    fn tunnels_are_refused() {
+        let tunnel = passed(|request| {
+            *request.method_mut() = Method::CONNECT;
+            *request.uri_mut() = "inside:22".parse().unwrap();
+        });
+        assert_eq!(tunnel, Err(StatusCode::NOT_IMPLEMENTED));
     }
 }

@@ -33,6 +33,10 @@ impl Request {
     /// 400 for what is no HTTP/1 head or brings a body, 405 for another method.
     pub fn parse(head: &[u8]) -> Result<Self, Refused> {
         let head = std::str::from_utf8(head).map_err(|_| Refused(400))?;
+        // Whatever another reader of the same bytes could take for a line's end (RFC 9112, 2.2) or make nothing of.
+        if head.replace("\r\n", "").bytes().any(|b| b.is_ascii_control() && b != b'\t') {
+            return Err(Refused(400));
+        }
         let mut lines = head.split("\r\n");
         let mut words = lines.next().unwrap_or_default().split(' ');
         let (Some(method), Some(target), Some(version), None) =
@@ -48,12 +52,18 @@ impl Request {
         let mut range = None;
         for line in lines.take_while(|line| !line.is_empty()) {
             let (name, value) = line.split_once(':').ok_or(Refused(400))?;
+            // A space before the colon, or a line that goes on (RFC 9112, 5.1 and 5.2), hides a length from somebody.
+            if name.is_empty() || name.contains([' ', '\t']) {
+                return Err(Refused(400));
+            }
             let value = value.trim();
             match name.to_ascii_lowercase().as_str() {
                 // A body that is not read would be taken for the next request.
                 "transfer-encoding" => return Err(Refused(400)),
                 "content-length" if value != "0" => return Err(Refused(400)),
-                "connection" if value.eq_ignore_ascii_case("close") => keep_alive = false,
+                "connection" if value.split(',').any(|word| word.trim().eq_ignore_ascii_case("close")) => {
+                    keep_alive = false;
+                }
                 "range" => range = Some(value.to_owned()),
                 _ => {}
             }
@@ -135,6 +145,7 @@ mod tests {
         let request = parse("HEAD / HTTP/1.1\r\nConnection: Close\r\n\r\n").unwrap();
         assert_eq!((request.head_only, request.keep_alive, request.path), (true, false, Vec::new()));
         assert!(!parse("GET / HTTP/1.0\r\n\r\n").unwrap().keep_alive);
+        assert!(!parse("GET / HTTP/1.1\r\nConnection: keep-alive, close\r\n\r\n").unwrap().keep_alive);
         for (head, status) in [
             ("POST / HTTP/1.1\r\n\r\n", 405),
             ("GET / HTTP/1.1\r\nContent-Length: 1\r\n\r\n", 400),
@@ -146,6 +157,15 @@ mod tests {
             ("GET /%+1 HTTP/1.1\r\n\r\n", 400),
             ("GET /a b HTTP/1.1\r\n\r\n", 400),
             ("GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
+            // A length that somebody else would see.
+            ("GET / HTTP/1.1\r\nContent-Length : 5\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\n Content-Length: 5\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nX: y\r\n\tTransfer-Encoding: chunked\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nX: y\nContent-Length: 5\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nX: y\rContent-Length: 5\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nX: \0\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n", 400),
+            ("GET / HTTP/1.1\r\n: 5\r\n\r\n", 400),
             ("\r\n\r\n", 400),
         ] {
             assert_eq!(parse(head), Err(Refused(status)), "{head:?}");

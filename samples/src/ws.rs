@@ -135,28 +135,11 @@ impl Session {
     /// The next thing that the received bytes say, and what is to be sent because of it.
     pub fn event(&mut self) -> (Event, Vec<u8>) {
         let event = match &mut self.state {
-            State::Open(socket) => match socket.read() {
-                Ok(Message::Close(_)) => {
-                    // The answer is written by the next call.
-                    let _ = socket.flush();
-                    Event::End
-                }
-                Ok(Message::Pong(_)) => Event::Pong,
-                Ok(Message::Ping(_) | Message::Frame(_)) => return self.event(),
-                Ok(message) => Event::Message(message),
-                Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => Event::More,
-                Err(error) => {
-                    let code = match &error {
-                        Error::Capacity(_) => CloseCode::Size,
-                        Error::Utf8(_) => CloseCode::Invalid,
-                        _ => CloseCode::Protocol,
-                    };
-                    let _ = socket.close(Some(CloseFrame {
-                        code,
-                        reason: error.to_string().chars().take(60).collect::<String>().into(),
-                    }));
-                    let _ = socket.flush();
-                    Event::End
+            // Not by recursion: a peer may send thousands of pings at once.
+            State::Open(socket) => loop {
+                match socket.read() {
+                    Ok(Message::Ping(_) | Message::Frame(_)) => {}
+                    read => break event_of(socket, read),
                 }
             },
             State::Shaking(mid) => match mid.take().map(MidHandshake::handshake) {
@@ -181,6 +164,31 @@ impl Session {
             State::Open(socket) => Some(socket.get_mut()),
             State::Shaking(Some(mid)) => Some(mid.get_mut().get_mut()),
             State::Shaking(None) => None,
+        }
+    }
+}
+
+/// What a read says, and what is written because of it.
+fn event_of(socket: &mut WebSocket<Memory>, read: Result<Message, Error>) -> Event {
+    match read {
+        Ok(Message::Close(_)) => {
+            // The answer is written by the next call.
+            let _ = socket.flush();
+            Event::End
+        }
+        Ok(Message::Pong(_)) => Event::Pong,
+        Ok(message) => Event::Message(message),
+        Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => Event::More,
+        Err(error) => {
+            let code = match &error {
+                Error::Capacity(_) => CloseCode::Size,
+                Error::Utf8(_) => CloseCode::Invalid,
+                _ => CloseCode::Protocol,
+            };
+            let reason = error.to_string().chars().take(60).collect::<String>().into();
+            let _ = socket.close(Some(CloseFrame { code, reason }));
+            let _ = socket.flush();
+            Event::End
         }
     }
 }

@@ -99,6 +99,9 @@ fn lines_reach_all_the_others_whole_and_in_order() {
 fn a_guest_that_does_not_read_is_let_go_and_a_long_line_too() {
     let chat = Sample::start(CHAT, &["--backlog", "16"]);
     let (mut talker, mut listener, deaf) = (Guest::join(&chat), Guest::join(&chat), Guest::join(&chat));
+    // What would move the cursor of a terminal does not get that far.
+    talker.say("a\rb\x1b[2Jc\td\n");
+    assert_eq!(listener.heard(), format!("{}: a\u{FFFD}b\u{FFFD}[2Jc\td", talker.name));
     let left = format!("* guest {} has left", deaf.name);
     let line = format!("{}\n", "y".repeat(4000));
     let mut said = 0;
@@ -119,12 +122,15 @@ fn a_guest_that_does_not_read_is_let_go_and_a_long_line_too() {
     };
     assert!(gone);
     drop(deaf);
-    let mut rude = Guest::join(&chat);
-    rude.say(&"z".repeat(10_000));
-    let mut rest = Vec::new();
-    rude.stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let ended = std::io::Read::read_to_end(&mut rude.lines, &mut rest);
-    assert!(ended.is_ok() || ended.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset);
+    // With and without its end.
+    for end in ["", "\n"] {
+        let mut rude = Guest::join(&chat);
+        rude.say(&("z".repeat(10_000) + end));
+        let mut rest = Vec::new();
+        rude.stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let ended = std::io::Read::read_to_end(&mut rude.lines, &mut rest);
+        assert!(ended.is_ok() || ended.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset);
+    }
     drop((talker, listener));
     chat.stop();
 }

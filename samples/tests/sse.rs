@@ -83,6 +83,36 @@ fn events_reach_every_listener_whole_and_in_order() {
     assert!(rest.contains("refused_closed 0\n") && rest.contains("members 0\n"), "{rest}");
 }
 
+/// Bodies that are not read, or whose length somebody else could see differently: what is in them is never a request.
+#[test]
+fn a_request_hidden_in_a_body_is_not_served() {
+    let sse = Sample::start(SSE, &[]);
+    let hidden = "POST /publish HTTP/1.1\r\nContent-Length: 1\r\n\r\nx";
+    for (start, status) in [
+        ("POST /nothing HTTP/1.1\r\nContent-Length: 49\r\n\r\n", "404"),
+        ("POST /publish HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"),
+        ("POST /publish HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 49\r\n\r\n", "400"),
+        ("POST /publish HTTP/1.1\r\nContent-Length : 49\r\n\r\n", "400"),
+        ("POST /publish HTTP/1.1\r\nContent-Length: +49\r\n\r\n", "400"),
+        ("GET /nothing HTTP/1.1\r\nX: y\n Content-Length: 49\r\n\r\n", "400"),
+    ] {
+        let mut stream = sse.connect();
+        stream.write_all(format!("{start}{hidden}").as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{start:?}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{start:?}: {answer}");
+    }
+    // The control: without a body the connection goes on, and what follows is a request.
+    let mut stream = sse.connect();
+    stream.write_all(format!("GET /nothing HTTP/1.1\r\n\r\n{hidden}").as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("404 ") && answer.ends_with("to 0 listeners\n"), "{answer}");
+}
+
 #[test]
 fn help_names_every_option() {
     let help = help(SSE);

@@ -345,6 +345,23 @@ fn resets_in_mid_upgrade_leave_nothing_behind() {
     assert!(number("entered ") <= number("accepted ") && number("members ") == 0);
 }
 
+/// A buffer full of pings, many times over: each is answered, and the next message is heard.
+#[test]
+fn a_flood_of_pings_is_answered() {
+    const PINGS: usize = 16 * 1024;
+    let hub = Sample::start(WS_HUB, &[]);
+    let mut member = Client::connect(hub.addr);
+    let flood = masked(PING, b"").repeat(PINGS);
+    let mut sender = member.stream.try_clone().unwrap();
+    let sending = std::thread::spawn(move || sender.write_all(&flood).unwrap());
+    for i in 0..PINGS {
+        assert_eq!(member.frame(), Some((PONG, Vec::new())), "after {i} pongs");
+    }
+    sending.join().unwrap();
+    member.send(TEXT, b"still here");
+    assert_eq!(member.data(), (TEXT, b"still here".to_vec()));
+}
+
 #[test]
 fn help_names_every_option() {
     let help = help(WS_HUB);

@@ -263,7 +263,8 @@ fn client_session(
     }
     if verify {
         let param = ssl.param_mut();
-        param.set_hostflags(X509CheckFlags::NO_PARTIAL_WILDCARDS);
+        // A name in the subject is none (RFC 9525, 2).
+        param.set_hostflags(X509CheckFlags::NO_PARTIAL_WILDCARDS | X509CheckFlags::NEVER_CHECK_SUBJECT);
         match ip {
             Some(ip) => param.set_ip(ip)?,
             None => param.set_host(host)?,

@@ -2,8 +2,9 @@
 //!
 //! State: the two halves. Thread class: any thread, one task at a time (`&mut self`). Laws: 6, 14.
 
+use crate::common::tls_facts;
 use crate::facts::TlsFacts;
-use crate::read_half::{TlsReadHalf, tls_facts};
+use crate::read_half::TlsReadHalf;
 use crate::read_ops::{TlsFlush, TlsRead, TlsReadMore, TlsReadSlice, TlsSendAll, TlsShutdown};
 use crate::send_file::TlsSendFile;
 use crate::session::Session;

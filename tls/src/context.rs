@@ -5,7 +5,7 @@
 
 use crate::error::{TlsError, words};
 use crate::ktls::{Ktls, heard};
-use crate::options::{Checked, ClientAuth, Common, Versions};
+use crate::options::{Checked, ClientAuth, Common, TlsVersion, Versions};
 use crate::resume::Sessions;
 use crate::tickets::TicketKeys;
 use crate::{ffi, hosts};
@@ -20,6 +20,7 @@ use boring::x509::X509;
 use boring::x509::store::{X509Store, X509StoreBuilder};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// A host of a server, read and checked.
@@ -47,7 +48,8 @@ impl Shared {
         let key_log = match &common.key_log {
             None => None,
             Some(path) => {
-                let file = OpenOptions::new().create(true).append(true).open(path);
+                // For its owner alone, whatever the umask says.
+                let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
                 let refuse = |error| TlsError::config("key_log", format!("{}: {error}", path.display()));
                 Some(Arc::new(Mutex::new(file.map_err(refuse)?)))
             }
@@ -57,6 +59,11 @@ impl Shared {
 
     pub(crate) fn versions(&self) -> Versions {
         self.checked.versions
+    }
+
+    /// Is there a suite of this version?
+    pub(crate) fn speaks(&self, version: TlsVersion) -> bool {
+        self.checked.speaks(version)
     }
 
     fn builder(&self, versions: Versions) -> Result<SslContextBuilder, TlsError> {

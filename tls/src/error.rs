@@ -56,7 +56,7 @@ pub enum TlsError {
         reason: String,
     },
     /// The peer has asked for new keys (KeyUpdate), and the kernel, which makes this session's records
-    /// ([`Ktls::Tx`](crate::Ktls::Tx)), keeps those it has: the peer was sent a close_notify, and nothing is sent any more. What
+    /// ([`Ktls::Tx`](crate::Ktls::Tx)) and is older than Linux 6.14, keeps those it has: the peer was sent a close_notify, and nothing is sent any more. What
     /// was flushed before has gone out, and reads go on.
     KeyUpdate,
     /// The peer's FIN came without a close_notify: what was received may be cut.
@@ -97,7 +97,7 @@ impl fmt::Display for TlsError {
             Self::Decrypt { reason } => write!(f, "TLS decrypt failed: {reason}"),
             Self::Encrypt { reason } => write!(f, "TLS encrypt failed: {reason}"),
             Self::KeyUpdate => f.write_str(
-                "the peer asked for new TLS keys, which kernel TLS cannot take: the session was ended (ktls(Off) can do it)",
+                "the peer asked for new TLS keys, which this kernel (before Linux 6.14) cannot take: the session was ended (ktls(Off) can do it)",
             ),
             Self::Truncated => {
                 f.write_str("the peer closed the connection without a close_notify: it may be truncated")

@@ -22,9 +22,17 @@ use std::sync::Arc;
 pub(crate) fn set_tls13_suites(context: &mut SslContextBuilder, suites: &[u16]) -> bool {
     // SAFETY: the context lives as long as its builder, which is borrowed; the list is copied; no flags are given, for
     // which a null pointer stands.
-    unsafe {
+    said(unsafe {
         boring_sys::SSL_CTX_set1_tls13_ciphers(context.as_ptr(), suites.as_ptr(), std::ptr::null(), suites.len()) == 1
+    })
+}
+
+/// A call that failed leaves its errors in the thread's queue, for somebody else's call to be blamed for (law 14).
+fn said(done: bool) -> bool {
+    if !done {
+        drop(ErrorStack::get());
     }
+    done
 }
 
 /// Tickets of a context are made and opened with `keys`.
@@ -49,13 +57,13 @@ pub(crate) fn resume(ssl: &mut SslRef, session: &SslSession) -> Result<(), Error
 pub(crate) fn update_keys(ssl: &mut SslRef, ask: bool) -> bool {
     let kind = if ask { boring_sys::SSL_KEY_UPDATE_REQUESTED } else { boring_sys::SSL_KEY_UPDATE_NOT_REQUESTED };
     // SAFETY: the session is alive and borrowed exclusively.
-    unsafe { boring_sys::SSL_key_update(ssl.as_ptr(), kind) == 1 }
+    said(unsafe { boring_sys::SSL_key_update(ssl.as_ptr(), kind) == 1 })
 }
 
-/// Writes what BoringSSL has kept back to go out with the first data: a server's tickets.
+/// Writes what BoringSSL has kept back to go out with the next data: a server's tickets, a KeyUpdate.
 pub(crate) fn write_kept_back(ssl: &mut SslRef) {
     // SAFETY: the session is alive and borrowed exclusively; of no bytes none is read.
-    let _ = unsafe { boring_sys::SSL_write(ssl.as_ptr(), [0_u8; 1].as_ptr().cast(), 0) };
+    said(unsafe { boring_sys::SSL_write(ssl.as_ptr(), [0_u8; 1].as_ptr().cast(), 0) >= 0 });
 }
 
 /// The number of the next record that BoringSSL would send, or expects.
@@ -63,6 +71,12 @@ pub(crate) fn sequence(ssl: &SslRef, sent: bool) -> u64 {
     let ssl = ssl.as_ptr();
     // SAFETY: the session is alive; it is only looked at.
     unsafe { if sent { boring_sys::SSL_get_write_sequence(ssl) } else { boring_sys::SSL_get_read_sequence(ssl) } }
+}
+
+/// Has BoringSSL taken in a part of a record, and waits for the rest?
+pub(crate) fn has_begun(ssl: &SslRef) -> bool {
+    // SAFETY: the session is alive; it is only looked at.
+    unsafe { boring_sys::SSL_has_pending(ssl.as_ptr()) == 1 }
 }
 
 /// The name of an alert.
@@ -78,7 +92,7 @@ pub(crate) fn ticket(ssl: &mut SslRef, message: &[u8]) -> Option<SslSession> {
     // null or a reference that is ours to drop.
     unsafe {
         let made = boring_sys::SSL_process_tls13_new_session_ticket(ssl.as_ptr(), message.as_ptr(), message.len());
-        (!made.is_null()).then(|| SslSession::from_ptr(made))
+        said(!made.is_null()).then(|| SslSession::from_ptr(made))
     }
 }
 
@@ -87,7 +101,7 @@ pub(crate) fn key_block(ssl: &SslRef) -> Option<Vec<u8>> {
     // SAFETY: the session is alive; the block is as long as BoringSSL says, and it writes no more than that.
     unsafe {
         let mut block = vec![0; boring_sys::SSL_get_key_block_len(ssl.as_ptr())];
-        (boring_sys::SSL_generate_key_block(ssl.as_ptr(), block.as_mut_ptr(), block.len()) == 1).then_some(block)
+        said(boring_sys::SSL_generate_key_block(ssl.as_ptr(), block.as_mut_ptr(), block.len()) == 1).then_some(block)
     }
 }
 
@@ -97,7 +111,8 @@ pub(crate) fn hkdf_expand(sha384: bool, secret: &[u8], info: &[u8], out: &mut [u
     unsafe {
         let digest = if sha384 { boring_sys::EVP_sha384() } else { boring_sys::EVP_sha256() };
         let (secret_at, info_at) = (secret.as_ptr(), info.as_ptr());
-        boring_sys::HKDF_expand(out.as_mut_ptr(), out.len(), digest, secret_at, secret.len(), info_at, info.len()) == 1
+        let (out_at, len) = (out.as_mut_ptr(), out.len());
+        said(boring_sys::HKDF_expand(out_at, len, digest, secret_at, secret.len(), info_at, info.len()) == 1)
     }
 }
 

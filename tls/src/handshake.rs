@@ -190,7 +190,7 @@ impl UnderWay {
     fn poll_exact(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
         let mut space = [0; 4096];
         let want = self.exact.want().min(space.len()).min(self.read.block_len());
-        match ready!(Pin::new(&mut self.read.read_slice(&mut space[..want])).poll(cx))? {
+        match ready!(self.read.poll_read_slice(cx, &mut space[..want]))? {
             0 => Poll::Ready(Ok(None)),
             n => Poll::Ready(
                 self.read

@@ -122,7 +122,8 @@ impl Table {
         if let Some(entry) = self.exact.get(name) {
             return Some(entry);
         }
-        self.wildcard.get(&name[name.find('.')?..])
+        // No label is none.
+        self.wildcard.get(&name[name.find('.').filter(|dot| *dot > 0)?..])
     }
 
     /// At a ClientHello.
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(found("x.example"), Some(1));
         assert_eq!(found("x.b.example"), Some(2));
         assert_eq!(found("b.example"), Some(1));
-        for name in ["x.y.example", "example", ".", "", "a", "a.example."] {
+        for name in ["x.y.example", "example", ".", "", "a", "a.example.", ".example"] {
             assert_eq!(found(name), None, "{name:?}");
         }
     }

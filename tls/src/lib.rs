@@ -47,12 +47,13 @@
 //! | `session` | the session lock: encrypt, decrypt (law 14) | any thread |
 //! | `wire` | what BoringSSL reads from and writes to | under the session lock |
 //! | `connection`, `read_half`, `write_half` | what users hold | any thread |
+//! | `common` | what halves and the whole have in common with connections | any thread |
 //! | `peek` | looking at plaintext without taking it | any thread |
 //! | `read_ops` | the named futures of reading and writing | any thread |
-//! | `ktls` | kernel TLS: the keys (`keys`), records that are no data (`records`), what BoringSSL says (`heard`), not to receive too much before (`exact`) | any thread |
+//! | `ktls` | kernel TLS: the keys (`keys`), records that are no data (`records`), what BoringSSL says (`heard`), new keys on the way (`renew`), not to receive too much before (`exact`) | any thread |
 //! | `send_file` | the future that sends a file | any thread |
 //! | `facts` | what was negotiated | pure |
-//! | `https` | [`serve_https`]: the handshake, then HTTP by what was agreed on (feature `hyper`) | any thread |
+//! | `https` | `serve_https`: the handshake, then HTTP by what was agreed on (feature `hyper`) | any thread |
 //! | `error` | every way it fails | pure |
 //! | `ffi` | the calls that `boring` has no safe form of | any thread |
 //!
@@ -64,6 +65,7 @@
 //! unsafe rooms: ffi
 
 mod client;
+mod common;
 mod config;
 mod connection;
 mod context;

@@ -233,6 +233,16 @@ pub(crate) struct Checked {
     pub(crate) alpn: Vec<u8>,
 }
 
+impl Checked {
+    /// Is there a suite of this version? A version without one must not be spoken: BoringSSL would take its own suites.
+    pub(crate) fn speaks(&self, version: TlsVersion) -> bool {
+        match version {
+            TlsVersion::V1_2 => !self.tls12.is_empty(),
+            TlsVersion::V1_3 => self.tls13.as_ref().is_none_or(|suites| !suites.is_empty()),
+        }
+    }
+}
+
 impl Default for Common {
     fn default() -> Self {
         Self {
@@ -389,7 +399,8 @@ macro_rules! common_options {
         }
 
         /// Appends the secrets of every session to this file, in the form that Wireshark reads (SSLKEYLOGFILE). Whoever has
-        /// them can decrypt everything. Never read from the environment. Default: off.
+        /// them can decrypt everything; a file made here is its owner's alone to read. Never read from the environment.
+        /// Default: off.
         #[must_use]
         pub fn key_log(mut self, path: impl Into<std::path::PathBuf>) -> Self {
             self.common.key_log = Some(path.into());

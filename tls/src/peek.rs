@@ -8,9 +8,7 @@ use crate::read_half::{Fill, TlsReadHalf};
 use crate::read_ops::TlsReadSlice;
 use bytes::Buf;
 use epoxide::{ReadHalf, RecvBuf};
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 impl TlsReadHalf {
@@ -33,8 +31,7 @@ impl TlsReadHalf {
             return Poll::Ready(Ok(0));
         }
         if self.session().facts.kernel_rx() {
-            let shown = self
-                .poll_kernel(false, |half| Pin::new(&mut half.peek(space)).poll(cx).map_ok(|n| (n > 0).then_some(n)));
+            let shown = self.poll_kernel(false, |half| half.poll_peek(cx, space).map_ok(|n| (n > 0).then_some(n)));
             return shown.map_ok(Option::unwrap_or_default);
         }
         let mut seen = match self.seen.take() {

@@ -4,6 +4,7 @@
 //! Laws: 8 (the connection's own read budget holds: every look after the first of a block takes a recv), 11 (an end is told
 //! once and for all), 14 (the lock is taken after the recv, never across a park), 16.
 
+use crate::common::tls_facts;
 use crate::error::TlsError;
 use crate::facts::TlsFacts;
 use crate::ktls::records::kernel_error;
@@ -13,7 +14,6 @@ use epoxide::layer::is_record_ahead;
 use epoxide::{CloseHandle, CloseReason, Draining, ReactorHandle, ReadHalf, ReadTimeoutSuspended, RecvBuf};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -31,6 +31,10 @@ pub struct TlsReadHalf {
     input: Option<RecvBuf>,
     /// There may be plaintext without another recv.
     ready: bool,
+    /// A part of a record has come: a request is in progress, and a FIN now would cut it.
+    begun: bool,
+    /// Records in a row that were no data, from a kernel that decrypts.
+    idle_records: u32,
     over: Option<End>,
     /// Plaintext that a peek has shown and no read has taken; never empty.
     pub(crate) seen: Option<RecvBuf>,
@@ -44,12 +48,15 @@ enum End {
     Failed(TlsError),
 }
 
+/// Records in a row that are no data, at most: as BoringSSL has it. One read could be kept busy with them for ever.
+const MAX_IDLE_RECORDS: u32 = 32;
+
 /// Fills space with plaintext.
 pub(crate) type Fill<'a> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'a;
 
 impl TlsReadHalf {
     pub(crate) fn new(half: ReadHalf, session: Arc<Session>, ready: bool) -> Self {
-        Self { half, session, input: None, ready, over: None, seen: None }
+        Self { half, session, input: None, ready, begun: false, idle_records: 0, over: None, seen: None }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -79,7 +86,8 @@ impl TlsReadHalf {
     }
 
     /// The same as [`read`](Self::read), and says that no request is in progress. When the reactor drains it returns
-    /// `None`; and so does a FIN without a close_notify, which then cuts nothing.
+    /// `None`; and so does a FIN without a close_notify, which then cuts nothing. Once a part of a record has come it is a
+    /// plain `read`, unless the kernel decrypts.
     pub fn read_idle(&mut self) -> TlsRead<'_> {
         TlsRead::new(self, true)
     }
@@ -180,7 +188,7 @@ impl TlsReadHalf {
 
     pub(crate) fn poll_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>> {
         let came = if self.session.facts.kernel_rx() {
-            self.poll_kernel(false, |half| Pin::new(&mut half.read_more(buf)).poll(cx).map_ok(some))
+            self.poll_kernel(false, |half| half.poll_read_more(cx, buf).map_ok(some))
         } else {
             self.poll_plain(cx, false, |half, fill| half.fill_more(buf, fill))
         };
@@ -192,7 +200,7 @@ impl TlsReadHalf {
             return Poll::Ready(Ok(0));
         }
         let came = if self.session.facts.kernel_rx() {
-            self.poll_kernel(false, |half| Pin::new(&mut half.read_slice(space)).poll(cx).map_ok(some))
+            self.poll_kernel(false, |half| half.poll_read_slice(cx, space).map_ok(some))
         } else {
             self.poll_plain(cx, false, |_, fill| fill(space))
         };
@@ -210,6 +218,7 @@ impl TlsReadHalf {
             if let Some(result) = self.look(&mut into) {
                 return Poll::Ready(result);
             }
+            let idle = idle && !self.begun;
             let received = if idle { self.half.poll_read_idle(cx) } else { self.half.poll_read(cx) };
             match ready!(received)? {
                 Some(input) => self.received(input),
@@ -231,7 +240,10 @@ impl TlsReadHalf {
                 return Poll::Ready(result);
             }
             match ready!(receive(&mut self.half)) {
-                Ok(Some(data)) => return Poll::Ready(Ok(Some(data))),
+                Ok(Some(data)) => {
+                    self.idle_records = 0;
+                    return Poll::Ready(Ok(Some(data)));
+                }
                 // A drain, or a FIN where nothing was under way.
                 Ok(None) if idle => return Poll::Ready(Ok(None)),
                 Ok(None) => self.over = Some(End::Failed(TlsError::Truncated)),
@@ -257,8 +269,13 @@ impl TlsReadHalf {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error),
         };
-        match self.session.record(kind, &record[..n]) {
-            Next::More | Next::Receive => {}
+        self.idle_records += 1;
+        let next = match self.idle_records {
+            ..=MAX_IDLE_RECORDS => self.session.record(kind, &record[..n]),
+            _ => self.session.refuse_record(),
+        };
+        match next {
+            Next::More | Next::Receive | Next::Rest => {}
             Next::Closed => self.over = Some(End::Clean),
             Next::Failed(error) => self.over = Some(End::Failed(error)),
         }
@@ -302,7 +319,8 @@ impl TlsReadHalf {
             let (n, next) = end;
             match next {
                 Next::More => {}
-                Next::Receive => self.ready = false,
+                Next::Receive => (self.ready, self.begun) = (false, false),
+                Next::Rest => (self.ready, self.begun) = (false, true),
                 Next::Closed => self.over = Some(End::Clean),
                 Next::Failed(error) => self.over = Some(End::Failed(error)),
             }
@@ -323,91 +341,5 @@ impl TlsReadHalf {
 fn some(n: usize) -> Option<usize> {
     (n > 0).then_some(n)
 }
-
-/// What a session's halves and the whole have in common with connections.
-macro_rules! tls_facts {
-    ($type:ty, $half:ident, $half_mut:ident) => {
-        impl $type {
-            /// What the handshake agreed on.
-            pub fn facts(&self) -> &TlsFacts {
-                &self.session().facts
-            }
-
-            /// Ends the connection now, without a close_notify: the peer sees a reset; what waits on it resumes with
-            /// [`CloseReason::Local`].
-            pub fn reset(&mut self) {
-                self.$half_mut().reset();
-            }
-
-            /// A handle that closes (close_notify, then FIN, behind what is queued) or resets this connection from any
-            /// thread.
-            pub fn close_handle(&self) -> CloseHandle {
-                self.$half().close_handle()
-            }
-
-            /// Why both directions of the connection ended, once they have.
-            pub fn close_reason(&self) -> Option<CloseReason> {
-                self.$half().close_reason()
-            }
-
-            /// The peer's address.
-            ///
-            /// # Errors
-            /// That of getpeername(2).
-            pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-                self.$half().peer_addr()
-            }
-
-            /// This side's address.
-            ///
-            /// # Errors
-            /// That of getsockname(2).
-            pub fn local_addr(&self) -> io::Result<SocketAddr> {
-                self.$half().local_addr()
-            }
-
-            /// The listener that accepted this connection.
-            pub fn listener(&self) -> epoxide::ListenerId {
-                self.$half().listener()
-            }
-
-            /// Names the connection; see [`Connection::id`](epoxide::Connection::id).
-            pub fn id(&self) -> u64 {
-                self.$half().id()
-            }
-
-            /// The reactor that this connection belongs to.
-            pub fn reactor(&self) -> ReactorHandle {
-                self.$half().reactor()
-            }
-
-            /// See [`Connection::set_deadline`](epoxide::Connection::set_deadline).
-            pub fn set_deadline(&self, at: Option<Instant>, what: &'static str) {
-                self.$half().set_deadline(at, what);
-            }
-
-            /// Holds the read clock while the guard lives.
-            pub fn suspend_read_timeout(&self) -> ReadTimeoutSuspended {
-                self.$half().suspend_read_timeout()
-            }
-
-            /// See [`Connection::set_min_send_rate`](epoxide::Connection::set_min_send_rate).
-            pub fn set_min_send_rate(&self, bytes_per_second: u64) {
-                self.$half().set_min_send_rate(bytes_per_second);
-            }
-
-            /// Waits until the reactor drains.
-            pub fn draining(&self) -> Draining {
-                self.$half().draining()
-            }
-
-            /// Has the reactor begun to drain?
-            pub fn is_draining(&self) -> bool {
-                self.$half().is_draining()
-            }
-        }
-    };
-}
-pub(crate) use tls_facts;
 
 tls_facts!(TlsReadHalf, half, half_mut);

@@ -5,6 +5,7 @@
 use crate::read_half::TlsReadHalf;
 use crate::write_half::TlsWriteHalf;
 use epoxide::RecvBuf;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -101,12 +102,18 @@ impl Future for TlsReadMore<'_> {
 /// # std::io::Result::Ok(())
 /// # }).unwrap();
 /// ```
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsReadSlice<'a> {
     half: &'a mut TlsReadHalf,
     space: &'a mut [u8],
     peek: bool,
+}
+
+impl fmt::Debug for TlsReadSlice<'_> {
+    /// Never the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsReadSlice").field("len", &self.space.len()).finish_non_exhaustive()
+    }
 }
 
 impl<'a> TlsReadSlice<'a> {
@@ -209,11 +216,17 @@ impl Future for TlsShutdown<'_> {
 /// # std::io::Result::Ok(())
 /// # }).unwrap();
 /// ```
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct TlsSendAll<'a> {
     half: &'a mut TlsWriteHalf,
     bytes: &'a [u8],
+}
+
+impl fmt::Debug for TlsSendAll<'_> {
+    /// Never the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsSendAll").field("left", &self.bytes.len()).finish_non_exhaustive()
+    }
 }
 
 impl<'a> TlsSendAll<'a> {

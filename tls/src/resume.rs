@@ -14,9 +14,43 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 /// Sessions that are kept, of all hosts together: the oldest goes.
 const MAX: usize = 512;
 
+/// Of one host: a server that sends tickets without end must not push out those of others.
+const MAX_OF_HOST: usize = 64;
+
 /// See the module's text. It belongs to one context.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<VecDeque<(Box<str>, SslSession)>>);
+pub(crate) struct Sessions(Mutex<Shelf<SslSession>>);
+
+/// What is kept for hosts, newest last.
+struct Shelf<T>(VecDeque<(Box<str>, T)>);
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> Shelf<T> {
+    /// What had to go for it comes back.
+    fn put(&mut self, host: &str, value: T) -> Option<(Box<str>, T)> {
+        let of_host = |(name, _): &(Box<str>, T)| **name == *host;
+        let gone = if self.0.iter().filter(|kept| of_host(kept)).count() == MAX_OF_HOST {
+            self.0.iter().position(of_host).and_then(|oldest| self.0.remove(oldest))
+        } else if self.0.len() == MAX {
+            self.0.pop_front()
+        } else {
+            None
+        };
+        self.0.push_back((host.into(), value));
+        gone
+    }
+
+    /// The newest of a host: it stays if `again` says so.
+    fn take(&mut self, host: &str, again: impl FnOnce(&T) -> Option<T>) -> Option<T> {
+        let at = self.0.iter().rposition(|(name, _)| **name == *host)?;
+        again(&self.0[at].1).or_else(|| self.0.remove(at).map(|(_, value)| value))
+    }
+}
 
 impl fmt::Debug for Sessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,21 +82,38 @@ pub(crate) fn take_ticket(ssl: &mut SslRef, message: &[u8]) {
 
 impl Sessions {
     pub(crate) fn put(&self, host: &str, session: SslSession) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let oldest = (kept.len() == MAX).then(|| kept.pop_front());
-        kept.push_back((host.into(), session));
-        drop(kept);
-        drop(oldest);
+        let gone = self.0.lock().unwrap_or_else(PoisonError::into_inner).put(host, session);
+        drop(gone);
     }
 
     /// The newest of a host. A TLS 1.3 ticket is used once: two connections with the same one could be linked (RFC 8446,
     /// C.4).
     pub(crate) fn take(&self, host: &str) -> Option<SslSession> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().rposition(|(name, _)| **name == *host)?;
-        if kept[at].1.protocol_version() == SslVersion::TLS1_2 {
-            return Some(kept[at].1.clone());
+        let again = |session: &SslSession| (session.protocol_version() == SslVersion::TLS1_2).then(|| session.clone());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take(host, again)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_of_a_host_is_taken_and_no_host_pushes_out_the_others() {
+        let mut shelf = Shelf::default();
+        assert_eq!(shelf.put("quiet", 0), None);
+        for n in 1..=1000 {
+            assert_eq!(shelf.put("loud", n).is_some(), n > MAX_OF_HOST);
         }
-        kept.remove(at).map(|(_, session)| session)
+        assert_eq!(shelf.0.len(), 1 + MAX_OF_HOST);
+        assert_eq!(shelf.take("loud", |_| None), Some(1000));
+        assert_eq!(shelf.take("loud", |n| Some(*n)), Some(999), "it stays");
+        assert_eq!(shelf.take("loud", |_| None), Some(999));
+        assert_eq!((shelf.take("quiet", |_| None), shelf.take("quiet", |_| None)), (Some(0), None));
+        for n in 0..1000 {
+            let _ = shelf.put(&n.to_string(), n);
+        }
+        assert_eq!(shelf.0.len(), MAX);
+        assert_eq!((shelf.take("0", |_| None), shelf.take("999", |_| None)), (None, Some(999)));
     }
 }

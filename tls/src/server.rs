@@ -98,6 +98,9 @@ impl ServerBuilder {
                 return Err(TlsError::config("host", format!("`{name}` is there twice")));
             }
             let parts = host.read("host", versions, Some((&name, &default)))?;
+            if let Some(mute) = [parts.versions.min, parts.versions.max].into_iter().find(|v| !shared.speaks(*v)) {
+                return Err(TlsError::config("host", format!("`{name}`: {mute}: `suites` lists none of that version")));
+            }
             named.push((name, parts, host.staple()?));
         }
 

@@ -12,6 +12,7 @@ use crate::error::{TlsError, session_words};
 use crate::facts::TlsFacts;
 use crate::ffi;
 use crate::ktls::records::{self, Meaning};
+use crate::ktls::renew::Renewal;
 use crate::ktls::{ALERT, CLOSE_NOTIFY, Kernel, heard};
 use crate::options::TlsVersion;
 use crate::wire::Wire;
@@ -45,6 +46,8 @@ pub(crate) struct Core {
     ended: bool,
     /// The peer has asked for keys that the kernel does not take.
     refused_keys: bool,
+    /// New keys for the kernel.
+    renewal: Renewal,
     /// A file is on its way, encrypted here: an end now would make a part of it look whole.
     file: bool,
 }
@@ -56,6 +59,8 @@ pub(crate) enum Next {
     More,
     /// Nothing is left to decrypt.
     Receive,
+    /// Nothing but the beginning of a record.
+    Rest,
     /// The peer's close_notify.
     Closed,
     Failed(TlsError),
@@ -83,7 +88,8 @@ impl Session {
         if kernel.tx {
             stream.get_mut().leave_to_kernel();
         }
-        let core = Mutex::new(Core { stream, failed: None, ended: false, refused_keys: false, file: false });
+        let renewal = Renewal::new(kernel.renews);
+        let core = Mutex::new(Core { stream, failed: None, ended: false, refused_keys: false, renewal, file: false });
         let session = Arc::new(Self { core, queue, facts });
         let layer: Weak<dyn Layer> = Arc::downgrade(&session) as Weak<dyn Layer>;
         session.queue.install(layer);
@@ -135,7 +141,7 @@ impl Session {
         core.answer();
         self.unlock(core);
         // What ended it is told again at the next look, once these bytes are delivered.
-        if n > 0 && !matches!(next, Next::Receive) { (n, Next::More) } else { (n, next) }
+        if n > 0 && !matches!(next, Next::Receive | Next::Rest) { (n, Next::More) } else { (n, next) }
     }
 
     /// Encrypts `plain` into the queue, in full records; the caller kicks.
@@ -153,7 +159,16 @@ impl Session {
     pub(crate) fn record(&self, kind: u8, body: &[u8]) -> Next {
         let mut core = self.lock();
         let tls13 = self.facts.version() == TlsVersion::V1_3;
-        let next = core.record(tls13, kind, body);
+        let next = core.record(&self.queue, tls13, kind, body);
+        self.unlock(core);
+        next
+    }
+
+    /// Too many such records in a row.
+    pub(crate) fn refuse_record(&self) -> Next {
+        let mut core = self.lock();
+        let reason = "too many records without data".to_owned();
+        let next = core.over(TlsError::Decrypt { reason }, Some(records::UNEXPECTED_MESSAGE));
         self.unlock(core);
         next
     }
@@ -181,6 +196,10 @@ impl Session {
             return Err(unsent);
         }
         if core.stream.get_ref().is_kernel() {
+            let Core { renewal, stream, .. } = &mut *core;
+            if renewal.send(stream, ask) {
+                return Ok(());
+            }
             let reason = "the kernel makes this session's records, and keeps the keys that it has".to_owned();
             return Err(Unsent::Failed(TlsError::Encrypt { reason }));
         }
@@ -192,6 +211,17 @@ impl Session {
     }
 }
 
+impl Session {
+    /// What BoringSSL keeps for the next data (a KeyUpdate) is encrypted without any; the caller kicks.
+    pub(crate) fn encrypt_kept_back(&self) {
+        let mut core = self.lock();
+        if core.unsent().is_none() && !core.stream.get_ref().is_kernel() {
+            ffi::write_kept_back(core.stream.ssl_mut());
+            let _ = core.stream.get_mut().take_wrote();
+        }
+    }
+}
+
 impl Core {
     fn decrypt_once(&mut self, space: &mut [u8]) -> Result<usize, Next> {
         if let Some(error) = &self.failed {
@@ -200,6 +230,7 @@ impl Core {
         match self.stream.ssl_read(space) {
             Ok(n) => Ok(n),
             Err(error) => Err(match error.code() {
+                ErrorCode::WANT_READ if ffi::has_begun(self.stream.ssl()) => Next::Rest,
                 ErrorCode::WANT_READ => Next::Receive,
                 ErrorCode::ZERO_RETURN => Next::Closed,
                 _ => Next::Failed(self.fail(TlsError::Decrypt { reason: session_words(&error) })),
@@ -251,7 +282,7 @@ impl Core {
             self.ended = true;
             self.stream.get_mut().record(ALERT, &alert);
         }
-        if wants_keys {
+        if wants_keys && !self.answer_keys() {
             self.refuse_keys();
         }
     }
@@ -265,22 +296,33 @@ impl Core {
         }
     }
 
-    fn record(&mut self, tls13: bool, kind: u8, body: &[u8]) -> Next {
+    /// The peer has asked for new keys: it gets some, unless nothing is sent any more. False: the kernel does not take them.
+    fn answer_keys(&mut self) -> bool {
+        self.unsent().is_some() || self.renewal.send(&mut self.stream, false)
+    }
+
+    fn record(&mut self, queue: &Queue, tls13: bool, kind: u8, body: &[u8]) -> Next {
         match records::meaning(self.stream.ssl_mut(), tls13, kind, body) {
             Meaning::Nothing => Next::More,
             Meaning::End => Next::Closed,
-            Meaning::NewKeys => {
+            Meaning::NewKeys { asked } => {
+                if self.renewal.receive(self.stream.ssl(), queue) && (!asked || self.answer_keys()) {
+                    return Next::More;
+                }
                 self.refuse_keys();
                 Next::Failed(TlsError::KeyUpdate)
             }
-            Meaning::Over(error, alert) => {
-                if let Some(alert) = alert.filter(|_| !self.ended) {
-                    self.ended = true;
-                    self.stream.get_mut().record(ALERT, &[2, alert]);
-                }
-                Next::Failed(self.fail(error))
-            }
+            Meaning::Over(error, alert) => self.over(error, alert),
         }
+    }
+
+    /// The session is over; the peer is told by a fatal alert, which the kernel sends.
+    fn over(&mut self, error: TlsError, alert: Option<u8>) -> Next {
+        if let Some(alert) = alert.filter(|_| !self.ended) {
+            self.ended = true;
+            self.stream.get_mut().record(ALERT, &[2, alert]);
+        }
+        Next::Failed(self.fail(error))
     }
 
     fn end(&mut self) {

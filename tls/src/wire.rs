@@ -8,8 +8,9 @@
 
 use bytes::Bytes;
 use epoxide::RecvBuf;
-use epoxide::layer::Queue;
+use epoxide::layer::{NewKeys, Queue};
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -52,6 +53,12 @@ impl Wire {
     /// A record of another kind, for the kernel to make.
     pub(crate) fn record(&mut self, kind: u8, body: &[u8]) {
         let taken = self.queue.append_record(kind, Bytes::copy_from_slice(body));
+        self.note(taken);
+    }
+
+    /// The same; behind it the kernel makes its records with these keys.
+    pub(crate) fn new_keys(&mut self, kind: u8, body: &[u8], keys: Arc<dyn NewKeys>) {
+        let taken = self.queue.append_new_keys(kind, Bytes::copy_from_slice(body), keys);
         self.note(taken);
     }
 

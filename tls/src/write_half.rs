@@ -4,8 +4,8 @@
 //! (`&mut self`). Laws: 3 (shared mode), 6 (close_notify before the FIN, by `Layer`), 14 (encrypt and append under the
 //! lock, kick after it), 16 (plaintext staged and ciphertext queued share one limit).
 
+use crate::common::tls_facts;
 use crate::facts::TlsFacts;
-use crate::read_half::tls_facts;
 use crate::read_ops::{TlsFlush, TlsSendAll, TlsShutdown};
 use crate::session::{Session, Unsent};
 use bytes::Bytes;
@@ -46,11 +46,13 @@ pub struct TlsWriteHalf {
     // Dropped before the session, which it asks for the close_notify.
     half: WriteHalf,
     session: Arc<Session>,
+    /// A KeyUpdate goes out with the next flush, whether or not there are data.
+    renewed: bool,
 }
 
 impl TlsWriteHalf {
     pub(crate) fn new(half: WriteHalf, session: Arc<Session>) -> Self {
-        Self { half, session }
+        Self { half, session, renewed: false }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -131,14 +133,21 @@ impl TlsWriteHalf {
 
     /// The poll form of [`flush`](Self::flush). A `Pending` has registered `cx`'s waker in place of any earlier one.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let staged = self.half.staged_len();
-        if staged == 0 {
-            return self.half.poll_queue(cx, None);
-        }
-        match self.encrypt(&[]) {
-            Ok(()) => self.half.poll_queue(cx, Some(staged)),
+        match self.encrypt_for_flush() {
+            Ok(appended) => self.half.poll_queue(cx, appended),
             Err(error) => Poll::Ready(Err(error)),
         }
+    }
+
+    /// What a flush has to append: how many bytes were staged, if anything was appended.
+    fn encrypt_for_flush(&mut self) -> io::Result<Option<usize>> {
+        let (staged, renewed) = (self.half.staged_len(), std::mem::take(&mut self.renewed));
+        if staged > 0 {
+            self.encrypt(&[])?;
+        } else if renewed {
+            self.session.encrypt_kept_back();
+        }
+        Ok((staged > 0 || renewed).then_some(staged))
     }
 
     /// Ready once at most `at_most` bytes are unsent ([`unsent_len`](Self::unsent_len)); what is staged is flushed for it.
@@ -158,10 +167,8 @@ impl TlsWriteHalf {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when a rest is left (it still goes out); else as [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<()> {
-        match self.poll_flush(&mut Context::from_waker(std::task::Waker::noop())) {
-            Poll::Ready(result) => result,
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
+        let appended = self.encrypt_for_flush()?;
+        self.half.try_queue(appended)
     }
 
     /// Encrypts `bytes` behind what is staged, and sends both, in portions of 256 KiB. With nothing staged, and from 16 KiB
@@ -205,20 +212,23 @@ impl TlsWriteHalf {
         if staged {
             self.encrypt(&[])?;
         }
-        let Self { half, session } = self;
+        let Self { half, session, .. } = self;
         let writer = half.into_shared(limits);
         drop(session);
         Ok(writer)
     }
 
-    /// Renews this side's keys, behind what is encrypted; the message goes out with the next flush. `ask_peer`: the peer is
-    /// to renew its own too. TLS 1.3 only. (Without it, keys last as long as the session; the peer's requests for new
+    /// Renews this side's keys, behind what is encrypted; the message goes out with the next flush, also one of nothing.
+    /// `ask_peer`: the peer is to renew its own too. TLS 1.3 only. (Without it, keys last as long as the session; the peer's requests for new
     /// ones are answered by themselves.)
     ///
     /// # Errors
-    /// [`TlsError::Encrypt`](crate::TlsError::Encrypt) in TLS 1.2; else as [`flush`](Self::flush).
+    /// [`TlsError::Encrypt`](crate::TlsError::Encrypt) in TLS 1.2, and with a kernel that cannot do it
+    /// ([`Ktls`](crate::Ktls)); else as [`flush`](Self::flush).
     pub fn update_keys(&mut self, ask_peer: bool) -> io::Result<()> {
-        self.session.update_keys(ask_peer).map_err(|unsent| self.why_unsent(unsent))
+        self.session.update_keys(ask_peer).map_err(|unsent| self.why_unsent(unsent))?;
+        self.renewed = true;
+        Ok(())
     }
 
     /// Bytes that may be staged now.

@@ -10,7 +10,7 @@ use crate::hub::options::{Policy, Slow, Verdict};
 use crate::hub::roster::Begun;
 use crate::quiet::quiet;
 use bytes::Bytes;
-use epoxide::{ReactorHandle, Refusal, SendOutcome, time, yield_now};
+use epoxide::{ReactorHandle, Refusal, SendOutcome, Stamp, time, yield_now};
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -98,6 +98,8 @@ impl Round {
         let until = members.len().min(self.next_chunk.saturating_add(chunks));
         let offered = if self.core.options.sequenced { self.troubles.len() } else { 0 };
         for chunk in &members[self.next_chunk..until] {
+            // One look at the clock for up to 64 members.
+            let at = Stamp::now();
             for (_, member) in chunk.iter() {
                 if !is_wanted(member, self.except) {
                     continue;
@@ -105,7 +107,7 @@ impl Round {
                 let refused = offered > 0
                     && self.troubles[..offered].binary_search_by_key(&member.id, |trouble| trouble.member.id).is_ok();
                 if !refused {
-                    self.serve_one(member);
+                    self.serve_one(member, at);
                 }
             }
         }
@@ -113,7 +115,8 @@ impl Round {
         until < members.len()
     }
 
-    fn serve_one(&mut self, member: &Arc<Inner>) {
+    #[inline]
+    fn serve_one(&mut self, member: &Arc<Inner>, at: Stamp) {
         if member.backlog.is_some()
             && !self.core.options.sequenced
             && let Err(why) = member.offer(&self.frame, self.key, self.now)
@@ -121,16 +124,16 @@ impl Round {
             self.troubles.push(Trouble { member: member.clone(), why });
             return;
         }
-        match member.pump(self.frame.clone()) {
-            SendOutcome::Sent => {
+        match member.pump(&self.frame, at) {
+            Ok(true) => {
                 self.tally.sent += 1;
                 self.note(member, false);
             }
-            SendOutcome::Queued => {
+            Ok(false) => {
                 self.tally.queued += 1;
                 self.note(member, true);
             }
-            SendOutcome::Refused(why, _) => self.troubles.push(Trouble { member: member.clone(), why }),
+            Err(why) => self.troubles.push(Trouble { member: member.clone(), why }),
         }
     }
 

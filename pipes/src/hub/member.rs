@@ -8,7 +8,7 @@ use crate::hub::core::Core;
 use crate::hub::counters::Counters;
 use crate::hub::watch::{OnEmpty, OnEnd, Watch};
 use bytes::Bytes;
-use epoxide::{CloseReason, Refusal, SendOutcome, SharedWriter, spawn_local, yield_now};
+use epoxide::{CloseReason, Refusal, SendOutcome, SharedWriter, Stamp, spawn_local, yield_now};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -120,7 +120,11 @@ impl Member {
         match self.inner.offer(&frame, None, now()) {
             Ok(displaced) => {
                 drop(displaced);
-                self.inner.pump(frame)
+                match self.inner.pump(&frame, Stamp::now()) {
+                    Ok(true) => SendOutcome::Sent,
+                    Ok(false) => SendOutcome::Queued,
+                    Err(why) => SendOutcome::Refused(why, frame),
+                }
             }
             Err(why) => SendOutcome::Refused(why, frame),
         }
@@ -301,14 +305,12 @@ impl Inner {
         Ok(displaced)
     }
 
-    /// Sends a frame that was offered.
+    /// Sends a frame that was offered. True: it is in the kernel, false: it waits.
     #[inline]
-    pub(super) fn pump(self: &Arc<Self>, frame: Bytes) -> SendOutcome {
-        let Some(backlog) = &self.backlog else { return self.writer.send(frame) };
-        drop(frame);
-        match self.see_to(backlog.start(self, MOVE_BUDGET)) {
-            Moved::All => SendOutcome::Sent,
-            _ => SendOutcome::Queued,
+    pub(super) fn pump(self: &Arc<Self>, frame: &Bytes, at: Stamp) -> Result<bool, Refusal> {
+        match &self.backlog {
+            None => self.writer.send_shared(frame, at),
+            Some(backlog) => Ok(self.see_to(backlog.start(self, MOVE_BUDGET)) == Moved::All),
         }
     }
 

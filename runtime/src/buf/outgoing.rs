@@ -17,12 +17,14 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::mem;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::spare;
 use crate::sync::quiet::quiet;
 use crate::sys;
+use crate::sys::ktls::NewKeys;
 
 /// Bytes on their way out.
 #[derive(Default)]
@@ -60,8 +62,15 @@ enum Piece {
     /// A tail of earlier.
     Own(Box<Tail>),
     Bytes(Bytes),
-    /// A record of kernel TLS that is no data: goes out alone, with its kind.
-    Record(u8, Bytes),
+    /// A record of kernel TLS that is no data.
+    Record(Record),
+}
+
+/// Goes out alone, with its kind; behind it the kernel may have to take new keys.
+struct Record {
+    kind: u8,
+    body: Bytes,
+    then: Option<Arc<dyn NewKeys>>,
 }
 
 /// How far a [`send`](Outgoing::send) came.
@@ -93,14 +102,14 @@ impl Piece {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Own(tail) => tail.left(),
-            Self::Bytes(bytes) | Self::Record(_, bytes) => bytes,
+            Self::Bytes(bytes) | Self::Record(Record { body: bytes, .. }) => bytes,
         }
     }
 
     fn advance(&mut self, n: usize) {
         match self {
             Self::Own(tail) => tail.start += n,
-            Self::Bytes(bytes) | Self::Record(_, bytes) => drop(bytes.split_to(n)),
+            Self::Bytes(bytes) | Self::Record(Record { body: bytes, .. }) => drop(bytes.split_to(n)),
         }
     }
 }
@@ -142,10 +151,11 @@ impl Outgoing {
         }
     }
 
-    /// Appends a record of the given kind, which has a body, for a socket whose TLS the kernel does.
-    pub(crate) fn stage_record(&mut self, kind: u8, body: Bytes) {
+    /// Appends a record of the given kind, which has a body, for a socket whose TLS the kernel does. What is behind it goes
+    /// out with the keys of `then`.
+    pub(crate) fn stage_record(&mut self, kind: u8, body: Bytes, then: Option<Arc<dyn NewKeys>>) {
         debug_assert!(!body.is_empty(), "no piece is empty");
-        self.push(body.len(), Piece::Record(kind, body));
+        self.push(body.len(), Piece::Record(Record { kind, body, then }));
     }
 
     fn push(&mut self, len: usize, piece: Piece) {
@@ -289,10 +299,10 @@ impl Outgoing {
         let mut slices = [IoSlice::new(&[]); N];
         let mut used = 0;
         let record = self.first_record(N);
-        if let Some((0, kind, body)) = record {
-            return sys::ktls::send_record(fd, kind, body);
+        if let Some((0, Record { kind, body, then })) = record {
+            return sys::ktls::send_record_then(fd, *kind, body, then.as_deref());
         }
-        for piece in self.pieces().take(record.map_or(N, |(at, ..)| at)) {
+        for piece in self.pieces().take(record.map_or(N, |(at, _)| at)) {
             let piece = &piece[..piece.len().min(room)];
             if piece.is_empty() {
                 // The room is used up.
@@ -305,11 +315,11 @@ impl Outgoing {
         sys::io::send_vectored(fd, &slices[..used])
     }
 
-    /// The first record among the first `n` pieces: which piece it is, its kind and body.
-    fn first_record(&self, n: usize) -> Option<(usize, u8, &[u8])> {
+    /// The first record among the first `n` pieces, and which piece it is.
+    fn first_record(&self, n: usize) -> Option<(usize, &Record)> {
         let pieces = self.front.iter().flat_map(|front| front.queue.iter()).take(n).enumerate();
         pieces.into_iter().find_map(|(at, piece)| match piece {
-            Piece::Record(kind, body) => Some((at, *kind, &**body)),
+            Piece::Record(record) => Some((at, record)),
             Piece::Own(_) | Piece::Bytes(_) => None,
         })
     }

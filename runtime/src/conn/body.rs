@@ -30,7 +30,7 @@ use crate::conn::locator::Locator;
 use crate::conn::read_word::{Mark, ReadWord, Waiter};
 use crate::conn::socket_word::SocketWord;
 use crate::error::CloseReason;
-use crate::exec::home::{Guest, Home, Msg, Stage};
+use crate::exec::home::{Guest, Home, Stage};
 use crate::exec::local::{self, Here};
 use crate::exec::run;
 use crate::id::{Key, ListenerId};
@@ -275,7 +275,7 @@ impl Body {
             Waiter::Task(id) => {
                 if self.home.stage() < Stage::Stopped {
                     self.home.counts.add_foreign(Count::WakesRemote, 1);
-                    self.home.send(Msg::Wake(id));
+                    self.home.inject_wake(id);
                 }
             }
             Waiter::Foreign => {
@@ -314,24 +314,6 @@ impl Body {
         let waiter = slow.waiter.take();
         drop(slow);
         if let Some(waiter) = waiter {
-            run::caught(|| waiter.wake());
-        }
-    }
-
-    /// Wakes those waiters of a shared writer whose bytes are out, and all of them when nothing more goes out. To be
-    /// called AFTER the progress, the reason or the end was stored: a waiter registers under the same mutex, then looks.
-    pub(crate) fn wake_ready(&self) {
-        if !self.has_ended(ends::SHARED) {
-            return;
-        }
-        let over = self.flush.is_over();
-        let ended = over || self.reason().is_some();
-        let accepted = self.accepted.load(Ordering::Relaxed);
-        let ready = match &mut lock(&self.slow).frames {
-            Some(frames) => frames.ready(accepted, over, ended),
-            None => Vec::new(),
-        };
-        for waiter in ready {
             run::caught(|| waiter.wake());
         }
     }

@@ -11,6 +11,7 @@
 //!                    Owed      out of budget; the reactor claims the flush from the back of its queue
 //! bit  3     closed  nothing is sent any more: the queue is freed by the owner, or by the closer if there is none
 //! bit  4     fin     FIN goes out when the queue is empty
+//! bit  5     waited  somebody waits by ticket (shared mode): the owner must not leave by the quiet way, which wakes nobody
 //! ```
 //! | event             | Idle             | Flushing        | Again         | Blocked      | Owed         |
 //! |-------------------|------------------|-----------------|---------------|--------------|--------------|
@@ -39,6 +40,7 @@ const OWED: u32 = 4;
 const STATE: u32 = 7;
 const CLOSED: u32 = 1 << 3;
 const FIN: u32 = 1 << 4;
+const WAITED: u32 = 1 << 5;
 
 /// What a writer does after it appended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,6 +131,19 @@ impl FlushWord {
     #[inline]
     pub(crate) fn finish_quiet(&self) -> bool {
         self.0.compare_exchange(FLUSHING, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// A waiter has registered; to be followed by its look. Both under the queue's mutex, as `forget_waited`. An owner that
+    /// leaves later sees it; one that has left before has its progress seen by the look.
+    pub(crate) fn set_waited(&self) {
+        self.0.fetch_or(WAITED, Ordering::AcqRel);
+    }
+
+    /// No waiter is left.
+    pub(crate) fn forget_waited(&self) {
+        if self.0.load(Ordering::Relaxed) & WAITED != 0 {
+            self.0.fetch_and(!WAITED, Ordering::AcqRel);
+        }
     }
 
     /// Owner, the socket refused and the remainder is back in the queue.
@@ -239,7 +254,7 @@ mod tests {
     fn table_of_states_and_events() {
         let owner = |s: u32| s == FLUSHING || s == AGAIN;
         for state in [IDLE, FLUSHING, AGAIN, BLOCKED, OWED] {
-            for fin in [0, FIN] {
+            for fin in [0, FIN, WAITED, FIN | WAITED] {
                 let before = state | fin;
                 let name = NAMES[state as usize];
                 let claimed = before == IDLE;
@@ -249,9 +264,9 @@ mod tests {
                     "{name}"
                 );
                 let over = after(before, FlushWord::is_over);
-                assert_eq!(over, (before, state == IDLE && fin != 0), "is_over in {name}");
+                assert_eq!(over, (before, state == IDLE && fin & FIN != 0), "is_over in {name}");
                 let kick = match state {
-                    IDLE if fin != 0 => (IDLE, Kick::Closed),
+                    IDLE if fin & FIN != 0 => (IDLE, Kick::Closed),
                     IDLE => (FLUSHING, Kick::Own),
                     FLUSHING => (AGAIN, Kick::Wait),
                     s => (s, Kick::Wait),
@@ -265,14 +280,20 @@ mod tests {
                 assert_eq!(after(before, FlushWord::writable), (edge.0 | fin, edge.1), "writable in {name}");
                 let owed = state == OWED;
                 assert_eq!(after(before, FlushWord::serve_owed), (if owed { FLUSHING } else { state } | fin, owed));
-                assert_eq!(after(before, FlushWord::fin), (state | FIN, before == IDLE), "fin in {name}");
+                let now = state == IDLE && fin & FIN == 0;
+                assert_eq!(after(before, FlushWord::fin), (before | FIN, now), "fin in {name}");
+                assert_eq!(after(before, FlushWord::set_waited).0, before | WAITED, "set_waited in {name}");
+                assert_eq!(after(before, FlushWord::forget_waited).0, before & !WAITED, "forget_waited in {name}");
                 let close = if owner(state) { Close::OwnerFrees } else { Close::Free };
                 assert_eq!(after(before, FlushWord::close), (before | CLOSED, close), "close in {name}");
                 if owner(state) {
+                    let quiet = before == FLUSHING;
+                    let left = if quiet { IDLE } else { before };
+                    assert_eq!(after(before, FlushWord::finish_quiet), (left, quiet), "finish_quiet in {name}");
                     let again = state == AGAIN;
                     let leave =
                         |to: u32, fin: bool| if again { (FLUSHING, Leave::Again) } else { (to, Leave::Left { fin }) };
-                    let (to, out) = leave(IDLE, fin != 0);
+                    let (to, out) = leave(IDLE, fin & FIN != 0);
                     assert_eq!(after(before, FlushWord::finish), (to | fin, out), "finish in {name}");
                     let (to, out) = leave(BLOCKED, false);
                     assert_eq!(after(before, FlushWord::block), (to | fin, out), "block in {name}");
@@ -290,7 +311,7 @@ mod tests {
     #[test]
     fn table_of_closed_states() {
         for state in [IDLE, FLUSHING, AGAIN, BLOCKED, OWED] {
-            for fin in [0, FIN] {
+            for fin in [0, FIN, WAITED, FIN | WAITED] {
                 let before = state | fin | CLOSED;
                 assert_eq!(after(before, FlushWord::claim), (before, false));
                 assert!(after(before, FlushWord::is_over).1);

@@ -38,7 +38,14 @@ impl Frames {
     }
 
     /// Forgets frames that are out.
+    #[inline]
     pub(crate) fn settle(&mut self, accepted: u64) {
+        if !self.ends.is_empty() {
+            self.settle_some(accepted);
+        }
+    }
+
+    fn settle_some(&mut self, accepted: u64) {
         while self.ends.front().is_some_and(|(end, _)| *end <= accepted) {
             self.ends.pop_front();
         }
@@ -60,6 +67,16 @@ impl Frames {
     /// A frame was appended and ends here.
     pub(crate) fn push(&mut self, end: u64, now: u32) {
         self.ends.push_back((end, now));
+    }
+
+    /// A frame that was sent past the queue, whose rest goes in front of what came meanwhile.
+    pub(crate) fn push_front(&mut self, end: u64, now: u32) {
+        self.ends.push_front((end, now));
+    }
+
+    /// Does anybody wait for bytes?
+    pub(crate) fn are_awaited(&self) -> bool {
+        self.waiters.first_key_value().is_some_and(|((offset, _), _)| *offset < END)
     }
 
     /// Registers a waiter, under its number if it has one. The old waker comes back, to be dropped after unlock.
@@ -116,6 +133,10 @@ mod tests {
         frames.settle(10_000);
         assert_eq!((frames.len(), frames.oldest()), (0, None));
         assert!(frames.ends.capacity() <= KEPT);
+        frames.push(10_020, 2);
+        frames.push_front(10_010, 1);
+        frames.settle(10_010);
+        assert_eq!((frames.len(), frames.oldest()), (1, Some(2)));
     }
 
     #[test]
@@ -127,13 +148,14 @@ mod tests {
             assert!(!wait(offset, id));
         }
         assert!(wait(30, &mut ids[0]), "a second poll replaces the first one's waker");
-        assert_eq!(frames.waiting(), 5);
+        assert_eq!((frames.waiting(), frames.are_awaited()), (5, true));
         assert_eq!(frames.ready(9, false, false).len(), 0);
         assert_eq!(frames.ready(20, false, false).len(), 2);
         assert!(frames.forget(END, ids[4].unwrap()).is_some());
         assert!(frames.forget(END, ids[4].unwrap()).is_none());
         assert_eq!(frames.ready(29, false, true).len(), 1, "only who waits for the end");
         assert_eq!(frames.ready(29, true, true).len(), 1);
+        assert!(!frames.are_awaited());
         assert_eq!(frames.waiting(), 0);
     }
 }

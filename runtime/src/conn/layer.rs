@@ -23,7 +23,7 @@ use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
 use crate::sys::errno;
-use crate::sys::ktls::KernelKeys;
+use crate::sys::ktls::{KernelKeys, NewKeys};
 use bytes::Bytes;
 use std::fmt;
 use std::io;
@@ -77,7 +77,13 @@ impl Queue {
 
     /// The same for a record that is no data (21 alert, 22 handshake), once the kernel makes the records.
     pub fn append_record(&self, kind: u8, body: Bytes) -> bool {
-        self.append_with(body.len(), |out| out.stage_record(kind, body))
+        self.append_with(body.len(), |out| out.stage_record(kind, body, None))
+    }
+
+    /// The same for a record behind which the kernel sends with new keys (see [`renew_tx`](Self::renew_tx)). Should the
+    /// kernel refuse them the connection ends: the peer was told.
+    pub fn append_new_keys(&self, kind: u8, body: Bytes, keys: Arc<dyn NewKeys>) -> bool {
+        self.append_with(body.len(), |out| out.stage_record(kind, body, Some(keys)))
     }
 
     /// Hands the keys to the kernel: from now on it makes records of what is sent. Everything appended before must be
@@ -91,8 +97,16 @@ impl Queue {
         sys::ktls::install_tx(fd, keys)
     }
 
+    /// Gives the kernel newer keys to send with (TLS 1.3), with nothing queued.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2), and the keys are the old ones: EBUSY before Linux 6.14.
+    pub fn renew_tx(&self, keys: &KernelKeys<'_>) -> io::Result<()> {
+        sys::ktls::install_tx(self.body.as_fd(), keys)
+    }
+
     /// The same for what is received: [`ReadHalf`] then gives plaintext, and [`is_record_ahead`] says that its
-    /// [`take_record`](ReadHalf::take_record) is due. Nothing may have been received beyond the last record of the handshake.
+    /// [`take_record`](ReadHalf::take_record) is due. After a KeyUpdate, from Linux 6.14 on: newer keys. Nothing may have been received beyond the last record of the handshake.
     ///
     /// # Errors
     /// Those of setsockopt(2): the socket stays as it was.
@@ -185,6 +199,15 @@ impl WriteHalf {
     #[doc(hidden)]
     pub fn poll_queue(&mut self, cx: &mut Context<'_>, appended: Option<usize>) -> Poll<io::Result<()>> {
         self.poll_queued(cx, appended)
+    }
+
+    /// For the layer: the same without waiting, as [`try_flush`](Self::try_flush).
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub fn try_queue(&mut self, appended: Option<usize>) -> io::Result<()> {
+        self.try_now(|half, cx| half.poll_queued(cx, appended))
     }
 }
 

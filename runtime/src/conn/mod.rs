@@ -12,6 +12,7 @@
 //! | `write_ops` | the write family: named futures | any thread |
 //! | `shared` | whole frames from many threads | any thread |
 //! | `shared_limits` | what it may queue, and what became of a frame | pure |
+//! | `shared_send` | how such a frame goes out | any thread |
 //! | `shared_wait` | waiting for frames to be out, for the end | any thread |
 //! | `layer` | what TLS stands on | any thread |
 //! | `frames` | where shared frames end, who waits for them | pure |
@@ -76,6 +77,7 @@ pub(crate) mod shared;
 pub(crate) mod shared_limits;
 #[cfg(all(test, loom))]
 mod shared_loom;
+pub(crate) mod shared_send;
 pub(crate) mod shared_wait;
 pub(crate) mod socket_word;
 #[cfg(all(test, not(loom)))]

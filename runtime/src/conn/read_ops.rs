@@ -6,6 +6,7 @@
 use crate::buf::{BufPool, RecvBuf};
 use crate::conn::read_half::{Got, Intent, ReadHalf, recv_buffer};
 use crate::sys;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -90,6 +91,12 @@ impl ReadHalf {
     /// The poll form of [`read_slice`](Self::read_slice); see [`poll_read`](Self::poll_read).
     pub fn poll_read_slice(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
         self.poll_slice(cx, space, false)
+    }
+
+    /// For the layer: the poll form of [`peek`](Self::peek).
+    #[doc(hidden)]
+    pub fn poll_peek(&mut self, cx: &mut Context<'_>, space: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_slice(cx, space, true)
     }
 
     /// For code that reads by the poll forms: a new wait begins here, so that time in which nobody waited, because an
@@ -238,12 +245,18 @@ pub(crate) fn tail_of<'a>(buf: &'a mut RecvBuf, home: &'static BufPool, max: usi
 /// # std::io::Result::Ok(())
 /// # }).unwrap();
 /// ```
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct ReadSlice<'a> {
     half: &'a mut ReadHalf,
     space: &'a mut [u8],
     peek: bool,
+}
+
+impl fmt::Debug for ReadSlice<'_> {
+    /// Never the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadSlice").field("len", &self.space.len()).finish_non_exhaustive()
+    }
 }
 
 impl Future for ReadSlice<'_> {

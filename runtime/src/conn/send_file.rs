@@ -143,23 +143,27 @@ impl Future for SendFile<'_> {
             return Poll::Ready(Err(error));
         }
         match this.state {
-            State::Before => match this.half.poll_flush(cx) {
-                Poll::Ready(Ok(())) if this.at == this.end => return Poll::Ready(Ok(())),
-                Poll::Ready(Ok(())) => {
-                    if !this.half.body.flush.claim() {
-                        // Closed, or the FIN was asked for: nothing else can hold it, the half is borrowed.
-                        return Poll::Ready(Err(this.half.refusal()));
+            State::Before => {
+                loop {
+                    match this.half.poll_flush(cx) {
+                        Poll::Ready(Ok(())) if this.at == this.end => return Poll::Ready(Ok(())),
+                        Poll::Ready(Ok(())) if this.half.body.flush.claim() => break,
+                        Poll::Ready(Ok(())) if this.half.body.flush.is_closed() || this.half.body.flush.has_fin() => {
+                            return Poll::Ready(Err(this.half.refusal()));
+                        }
+                        // A layer sends a record of the reader's (an answer to a KeyUpdate): it is waited for.
+                        Poll::Ready(Ok(())) => {}
+                        other => return other,
                     }
-                    if this.half.body.layer().is_some_and(|layer| layer.is_over()) {
-                        // Asked with the flush in hand: an end that comes later goes out behind the file.
-                        finish(&this.half.body);
-                        return Poll::Ready(Err(this.half.refusal()));
-                    }
-                    lock(&this.half.body.slow).lent = true;
-                    this.state = State::Sending;
                 }
-                other => return other,
-            },
+                if this.half.body.layer().is_some_and(|layer| layer.is_over()) {
+                    // Asked with the flush in hand: an end that comes later goes out behind the file.
+                    finish(&this.half.body);
+                    return Poll::Ready(Err(this.half.refusal()));
+                }
+                lock(&this.half.body.slow).lent = true;
+                this.state = State::Sending;
+            }
             State::Waiting => {
                 // Register, then look: whoever makes the word Owed, or closes it, wakes afterwards.
                 if !this.half.body.flush.serve_owed() {

@@ -2,6 +2,10 @@
 
 use super::tests::{Setup, block, flag};
 use super::*;
+use crate::buf::Outgoing;
+use crate::conn::drive::{self, Batch, Drive};
+use crate::conn::flush_word::Kick;
+use crate::conn::shared_limits::Refusal;
 use std::future::Future;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -11,8 +15,7 @@ use std::task::{Context, Poll};
 
 /// The append of a frame whose kick is still to come, as behind a layer.
 fn append_only(writer: &SharedWriter, frame: &Bytes) {
-    let mut slow = writer.admit(frame.len(), 0, &writer.core.limits).unwrap();
-    writer.queue(&mut slow, frame, 0);
+    writer.append(frame, &writer.core.limits, 0).unwrap();
 }
 
 #[test]

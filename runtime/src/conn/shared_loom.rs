@@ -22,6 +22,8 @@ enum Twin {
     NoWakeAfterProgress,
     RefusedLeavesTheWord,
     SendBehindTheFin,
+    OvertakeTheQueue,
+    WaitWithoutAMark,
 }
 
 /// Bytes of a frame: a send may cut it.
@@ -95,19 +97,26 @@ impl Model {
 
     /// `SharedWriter::send`. False: refused.
     fn send(&self, frame: usize) -> bool {
+        self.send_to(frame).is_some()
+    }
+
+    /// The same; where the frame ends comes out.
+    fn send_to(&self, frame: usize) -> Option<u64> {
         if self.twin == Twin::KickBeforeAppend {
             let kick = self.word.kick();
-            self.append(frame);
+            let end = self.append(frame);
             match kick {
                 Kick::Own => self.drive(),
                 Kick::Wait => {}
                 Kick::Closed => self.discard(),
             }
-            return kick != Kick::Closed;
+            return end.filter(|_| kick != Kick::Closed);
         }
-        if !self.append(frame) {
-            return false;
+        if let Some(end) = self.claim_alone() {
+            self.send_alone(frame);
+            return Some(end);
         }
+        let end = self.append(frame)?;
         match self.word.kick() {
             Kick::Own => self.drive(),
             Kick::Wait => {}
@@ -121,29 +130,51 @@ impl Model {
                     self.word.left_closed();
                 }
                 self.wake_ready();
-                return false;
+                return None;
             }
         }
-        true
+        Some(end)
     }
 
-    fn append(&self, frame: usize) -> bool {
+    /// Nothing waits and nobody sends: the frame is sent past the queue.
+    fn claim_alone(&self) -> Option<u64> {
+        let mut slow = self.slow.lock().unwrap();
+        if !(slow.out.is_empty() || self.twin == Twin::OvertakeTheQueue) || !self.word.claim() {
+            return None;
+        }
+        slow.end += FRAME as u64;
+        Some(slow.end)
+    }
+
+    fn send_alone(&self, frame: usize) {
+        let mut bytes = vec![frame; FRAME];
+        if !(self.socket_send(&mut bytes) && self.word.finish_quiet()) {
+            self.drive_from(bytes);
+        }
+    }
+
+    fn append(&self, frame: usize) -> Option<u64> {
         let mut slow = self.slow.lock().unwrap();
         if self.word.is_closed() || self.word.has_fin() {
-            return false;
+            return None;
         }
         slow.end += FRAME as u64;
         slow.out.extend([frame; FRAME]);
-        true
+        Some(slow.end)
     }
 
     fn discard(&self) {
         self.slow.lock().unwrap().out.clear();
     }
 
-    /// The owner's loop, and what it does afterwards.
+    /// The owner of the queue.
     fn drive(&self) {
-        let mut bytes = std::mem::take(&mut self.slow.lock().unwrap().out);
+        let bytes = std::mem::take(&mut self.slow.lock().unwrap().out);
+        self.drive_from(bytes);
+    }
+
+    /// The owner's loop, and what it does afterwards.
+    fn drive_from(&self, mut bytes: Vec<usize>) {
         loop {
             let empty = self.socket_send(&mut bytes);
             assert!(self.word.is_flushing(), "the owner has lost its word");
@@ -187,7 +218,12 @@ impl Model {
         }
         let over = self.word.is_over();
         let accepted = self.accepted.load(Ordering::Relaxed);
-        let ready = self.slow.lock().unwrap().frames.ready(accepted, over, over);
+        let mut slow = self.slow.lock().unwrap();
+        let ready = slow.frames.ready(accepted, over, over);
+        if !slow.frames.are_awaited() {
+            self.word.forget_waited();
+        }
+        drop(slow);
         ready.into_iter().for_each(Waker::wake);
     }
 
@@ -221,7 +257,12 @@ impl Model {
             return None;
         }
         let flag = StdArc::new(Flag(AtomicBool::new(false)));
-        self.slow.lock().unwrap().frames.wait(offset, &mut None, Waker::from(flag.clone()));
+        let mut slow = self.slow.lock().unwrap();
+        slow.frames.wait(offset, &mut None, Waker::from(flag.clone()));
+        if offset != END && self.twin != Twin::WaitWithoutAMark {
+            self.word.set_waited();
+        }
+        drop(slow);
         (self.twin == Twin::LookBeforeRegister || !done()).then_some(flag)
     }
 
@@ -280,18 +321,19 @@ fn loom_twin_shared_remainder_put_back_after_leaving() {
     senders_and_edges(Twin::LeaveBeforePutBack);
 }
 
-/// A waiter by ticket against the sender and the edge that bring it: whoever is pending is woken.
-fn tickets(twin: Twin) {
+/// A waiter by ticket against the sender that brings it, and the edge if the socket has too little room: whoever is
+/// pending is woken.
+fn tickets(twin: Twin, room: usize) {
     loom::model(move || {
-        let model = Model::new(twin, 1);
+        let model = Model::new(twin, room);
         let other = model.clone();
         let sender = thread::spawn(move || assert!(other.send(1)));
         let reactor = model.clone();
-        let reactor = thread::spawn(move || reactor.edge());
+        let reactor = (room < FRAME).then(|| thread::spawn(move || reactor.edge()));
         let ticket = model.ticket();
         let pending = model.poll(ticket);
         sender.join().unwrap();
-        reactor.join().unwrap();
+        reactor.into_iter().for_each(|reactor| reactor.join().unwrap());
         assert_eq!(model.frames_on_the_wire(), [1]);
         if let Some(flag) = pending {
             assert!(flag.0.load(Ordering::Acquire), "a waiter is left behind");
@@ -301,19 +343,51 @@ fn tickets(twin: Twin) {
 
 #[test]
 fn loom_shared_ticket_is_never_left_behind() {
-    tickets(Twin::Right);
+    tickets(Twin::Right, 1);
+    tickets(Twin::Right, WIRE);
 }
 
 #[test]
 #[should_panic(expected = "a waiter is left behind")]
 fn loom_twin_shared_look_before_the_registration() {
-    tickets(Twin::LookBeforeRegister);
+    tickets(Twin::LookBeforeRegister, 1);
 }
 
 #[test]
 #[should_panic(expected = "a waiter is left behind")]
 fn loom_twin_shared_no_wake_after_progress() {
-    tickets(Twin::NoWakeAfterProgress);
+    tickets(Twin::NoWakeAfterProgress, 1);
+}
+
+#[test]
+#[should_panic(expected = "a waiter is left behind")]
+fn loom_twin_shared_a_quiet_owner_does_not_know_the_waiter() {
+    tickets(Twin::WaitWithoutAMark, WIRE);
+}
+
+/// Frames past the queue against one that is in it: each ends on the wire where its sender was told.
+fn ends_are_true(twin: Twin) {
+    loom::model(move || {
+        let model = Model::new(twin, WIRE);
+        let other = model.clone();
+        let sender = thread::spawn(move || other.send_to(1).unwrap());
+        let mut ends = [2, 3].map(|frame| (model.send_to(frame).unwrap(), frame)).to_vec();
+        ends.push((sender.join().unwrap(), 1));
+        ends.sort_unstable();
+        let told: Vec<_> = ends.into_iter().map(|(_, frame)| frame).collect();
+        assert_eq!(model.frames_on_the_wire(), told, "out before it is: its place was taken");
+    });
+}
+
+#[test]
+fn loom_shared_frames_past_the_queue_keep_the_count() {
+    ends_are_true(Twin::Right);
+}
+
+#[test]
+#[should_panic(expected = "its place was taken")]
+fn loom_twin_shared_a_frame_overtakes_the_queue() {
+    ends_are_true(Twin::OvertakeTheQueue);
 }
 
 /// Senders and waiters against this side's FIN or reset: what was accepted is out before the FIN, what was refused is not
@@ -354,6 +428,7 @@ fn senders_and_end(twin: Twin, fin: bool, room: usize) {
 #[test]
 fn loom_shared_send_against_fin() {
     senders_and_end(Twin::Right, true, 1);
+    senders_and_end(Twin::Right, true, WIRE);
 }
 
 #[test]
@@ -364,7 +439,8 @@ fn loom_shared_send_against_reset() {
 #[test]
 #[should_panic]
 fn loom_twin_shared_send_behind_the_fin() {
-    senders_and_end(Twin::SendBehindTheFin, true, 1);
+    // The FIN goes between an append and its kick: whoever sent meanwhile has room for all.
+    senders_and_end(Twin::SendBehindTheFin, true, WIRE);
 }
 
 #[test]

@@ -2,7 +2,11 @@
 
 use super::*;
 use crate::config::ReactorConfig;
+use crate::conn::body::Body;
 use crate::conn::connection::Connection;
+use crate::conn::drive::{self, Batch, Drive};
+use crate::conn::flush_word::Kick;
+use crate::conn::shared_limits::Refusal;
 use crate::exec::home::{Home, Msg};
 use crate::id::ListenerId;
 use crate::stats::Stats;

@@ -4,10 +4,12 @@
 //! registers and takes itself out, whoever makes progress takes it. Thread class: any thread. Laws: 9, 10 (wakers are
 //! cloned before and dropped after the lock), 12 (every end of a connection wakes every waiter).
 
-use crate::conn::body::Body;
+use crate::conn::body::{Body, Slow, ends};
+use crate::conn::flush_word::FlushWord;
 use crate::conn::frames::END;
 use crate::conn::shared::SharedWriter;
 use crate::error::CloseReason;
+use crate::exec::run;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use std::future::Future;
@@ -39,6 +41,38 @@ impl SharedWriter {
     }
 }
 
+impl Body {
+    /// Wakes those waiters of a shared writer whose bytes are out, and all of them when nothing more goes out. To be
+    /// called AFTER the progress, the reason or the end was stored: a waiter registers under the same mutex, then looks.
+    pub(crate) fn wake_ready(&self) {
+        if !self.has_ended(ends::SHARED) {
+            return;
+        }
+        let over = self.flush.is_over();
+        let ended = over || self.reason().is_some();
+        let accepted = self.accepted.load(Ordering::Relaxed);
+        let mut slow = lock(&self.slow);
+        let ready = match &mut slow.frames {
+            Some(frames) => frames.ready(accepted, over, ended),
+            None => Vec::new(),
+        };
+        slow.settle_waited(&self.flush);
+        drop(slow);
+        for waiter in ready {
+            run::caught(|| waiter.wake());
+        }
+    }
+}
+
+impl Slow {
+    /// After waiters went: with none left owners leave by the quiet way again.
+    fn settle_waited(&self, flush: &FlushWord) {
+        if !self.frames.as_ref().is_some_and(|frames| frames.are_awaited()) {
+            flush.forget_waited();
+        }
+    }
+}
+
 /// A place among the waiters, given back when dropped.
 #[derive(Debug)]
 struct Wait<'a> {
@@ -59,10 +93,15 @@ impl<'a> Wait<'a> {
     /// To be followed by a look: whoever makes progress looks for waiters afterwards.
     fn register(&mut self, cx: &Context<'_>) {
         let waker = cx.waker().clone();
-        let old = match &mut lock(&self.body.slow).frames {
+        let mut slow = lock(&self.body.slow);
+        let old = match &mut slow.frames {
             Some(frames) => frames.wait(self.offset, &mut self.id, waker),
             None => None,
         };
+        if self.offset != END {
+            self.body.flush.set_waited();
+        }
+        drop(slow);
         drop(old);
     }
 }
@@ -70,10 +109,13 @@ impl<'a> Wait<'a> {
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            let old = match &mut lock(&self.body.slow).frames {
+            let mut slow = lock(&self.body.slow);
+            let old = match &mut slow.frames {
                 Some(frames) => frames.forget(self.offset, id),
                 None => None,
             };
+            slow.settle_waited(&self.body.flush);
+            drop(slow);
             drop(old);
         }
     }

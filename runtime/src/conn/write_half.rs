@@ -13,6 +13,7 @@ use crate::sync::plain::Ordering;
 use crate::trace;
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes};
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -220,9 +221,15 @@ impl WriteHalf {
 /// # std::io::Result::Ok(())
 /// # }).unwrap();
 /// ```
-#[derive(Debug)]
 pub struct Reserved<'a> {
     tail: Limit<&'a mut Vec<u8>>,
+}
+
+impl fmt::Debug for Reserved<'_> {
+    /// Never the bytes: what is staged may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reserved").field("left", &Limit::limit(&self.tail)).finish_non_exhaustive()
+    }
 }
 
 impl<'a> Reserved<'a> {

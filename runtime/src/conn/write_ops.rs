@@ -15,11 +15,12 @@ use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 impl WriteHalf {
     /// Hands everything staged to the kernel, or as much as it takes now and the rest as it takes it.
@@ -110,10 +111,17 @@ impl WriteHalf {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when a rest is left (it still goes out); else as [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> io::Result<()> {
-        let waker = std::task::Waker::noop();
+        self.try_now(Self::poll_flush)
+    }
+
+    /// Polls once, without a waker.
+    pub(crate) fn try_now(
+        &mut self,
+        poll: impl FnOnce(&mut Self, &mut Context<'_>) -> Poll<io::Result<()>>,
+    ) -> io::Result<()> {
         // It cannot yield: that everything is out must not read as a rest.
         let streak = std::mem::replace(&mut self.streak, usize::MAX);
-        let polled = self.poll_flush(&mut Context::from_waker(waker));
+        let polled = poll(self, &mut Context::from_waker(Waker::noop()));
         match polled {
             Poll::Ready(result) => {
                 self.streak = streak.saturating_sub(usize::MAX - self.streak);
@@ -209,6 +217,44 @@ impl WriteHalf {
             First::Done | First::Disturbed => Sent { bytes: 0, calls: 0, end: SendEnd::Empty },
         };
         self.go_on(cx, bytes.len(), sent)
+    }
+
+    /// The poll form of [`send_all`](Self::send_all): `bytes` becomes what is still to be staged, and is to be given again.
+    ///
+    /// # Errors
+    /// As [`send_all`](Self::send_all).
+    #[inline(always)]
+    pub fn poll_send_all(&mut self, cx: &mut Context<'_>, bytes: &mut &[u8]) -> Poll<io::Result<()>> {
+        if self.staged.is_bare()
+            && !bytes.is_empty()
+            // What is refused will be staged.
+            && bytes.len() <= self.room
+            && let Some(first) = self.send_whole(bytes)
+        {
+            let all = std::mem::take(bytes);
+            return match first {
+                First::Done => self.sent(cx, all.len()),
+                other => self.sent_in_part(cx, all, other),
+            };
+        }
+        self.poll_staged(cx, bytes)
+    }
+
+    fn poll_staged(&mut self, cx: &mut Context<'_>, bytes: &mut &[u8]) -> Poll<io::Result<()>> {
+        loop {
+            let portion = bytes.len().min(self.room());
+            if portion > 0 {
+                let (now, later) = bytes.split_at(portion);
+                self.stage(now)?;
+                *bytes = later;
+            }
+            match self.poll_flush(cx) {
+                Poll::Ready(Ok(())) if bytes.is_empty() => return Poll::Ready(Ok(())),
+                // The queue is empty now: there is room for the next portion.
+                Poll::Ready(Ok(())) => {}
+                other => return other,
+            }
+        }
     }
 
     /// More than one piece, or somebody else sends, or nothing is staged, or the connection is over.
@@ -321,11 +367,17 @@ impl Future for Flush<'_> {
 /// conn.send_all(b"whole").await
 /// # }).unwrap();
 /// ```
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct SendAll<'a> {
     half: &'a mut WriteHalf,
     bytes: &'a [u8],
+}
+
+impl fmt::Debug for SendAll<'_> {
+    /// Never the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendAll").field("left", &self.bytes.len()).finish_non_exhaustive()
+    }
 }
 
 impl Future for SendAll<'_> {
@@ -334,39 +386,7 @@ impl Future for SendAll<'_> {
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { half, bytes } = &mut *self;
-        if half.staged.is_bare()
-            && !bytes.is_empty()
-            // What is refused will be staged.
-            && bytes.len() <= half.room
-            && let Some(first) = half.send_whole(bytes)
-        {
-            let all = std::mem::take(bytes);
-            return match first {
-                First::Done => half.sent(cx, all.len()),
-                other => half.sent_in_part(cx, all, other),
-            };
-        }
-        self.poll_staged(cx)
-    }
-}
-
-impl SendAll<'_> {
-    fn poll_staged(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { half, bytes } = self;
-        loop {
-            let portion = bytes.len().min(half.room());
-            if portion > 0 {
-                let (now, later) = bytes.split_at(portion);
-                half.stage(now)?;
-                *bytes = later;
-            }
-            match half.poll_flush(cx) {
-                Poll::Ready(Ok(())) if bytes.is_empty() => return Poll::Ready(Ok(())),
-                // The queue is empty now: there is room for the next portion.
-                Poll::Ready(Ok(())) => {}
-                other => return other,
-            }
-        }
+        half.poll_send_all(cx, bytes)
     }
 }
 

@@ -89,7 +89,7 @@ impl ReactorHandle {
         };
         let header = Header::new(self.home.clone(), Location::caller());
         let (handle, task) = join::joined(header.clone(), future);
-        admission.post(Box::new(move || local::insert_task(Task::new(task, header))));
+        admission.post(Box::new(move || local::insert_posted(Task::new(task, header))));
         Ok(handle)
     }
 
@@ -110,7 +110,7 @@ impl ReactorHandle {
         };
         let header = Header::new(self.home.clone(), Location::caller());
         let (handle, task) = join::joined_with(header.clone(), make);
-        admission.post(Box::new(move || local::insert_task(Task::new(task(), header))));
+        admission.post(Box::new(move || local::insert_posted(Task::new(task(), header))));
         Ok(handle)
     }
 

@@ -41,7 +41,7 @@ where
             finished(false);
             return discarding(Discard::Aborted, || drop(self));
         }
-        let Self { call, completer, .. } = *self;
+        let Self { call, mut completer, .. } = *self;
         let result =
             catch_unwind(AssertUnwindSafe(call)).map_err(|payload| JoinError::Panic(PanicPayload::new(payload)));
         finished(result.is_err());

@@ -6,8 +6,10 @@
 //! under a borrow (law 10): tasks are moved out, polled, moved back. Thread class: reactor only; on other threads
 //! every function here says so and does nothing. Laws: 1 (who am I), 9, 10.
 
+use crate::exec::header::Header;
 use crate::exec::home::{Home, Msg};
 use crate::exec::run;
+use crate::exec::spare::Spares;
 use crate::exec::task::Task;
 use crate::exec::tasks::Tasks;
 use crate::exec::watched;
@@ -17,6 +19,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+use std::panic::Location;
 use std::ptr;
 use std::sync::Arc;
 use std::task::{RawWakerVTable, Waker};
@@ -36,6 +39,7 @@ pub(crate) struct Local {
     home_ptr: Cell<*const Home>,
     home: RefCell<Option<Arc<Home>>>,
     tasks: RefCell<Tasks<Task>>,
+    spares: RefCell<Spares>,
     messages: RefCell<VecDeque<Msg>>,
     /// Who is being polled right now: its id and what its waker looks like (law 1). `data` is null between polls.
     id: Cell<TaskId>,
@@ -56,6 +60,7 @@ thread_local! {
             home_ptr: Cell::new(ptr::null()),
             home: RefCell::new(None),
             tasks: RefCell::new(Tasks::new()),
+            spares: RefCell::new(Spares::new()),
             messages: RefCell::new(VecDeque::new()),
             id: Cell::new(TaskId::NONE),
             data: Cell::new(ptr::null()),
@@ -95,6 +100,7 @@ impl Drop for Entered {
             local.home_ptr.set(ptr::null());
             // The reactor has settled everything; what is left is plain memory.
             *local.tasks.borrow_mut() = Tasks::new();
+            *local.spares.borrow_mut() = Spares::new();
             let left = std::mem::take(&mut *local.messages.borrow_mut());
             (local.home.borrow_mut().take(), left)
         });
@@ -132,16 +138,11 @@ pub(crate) fn wake_here(home: &Home, id: TaskId) -> bool {
     })
 }
 
-/// Reactor: serves a wake that came through the inbox.
-pub(crate) fn wake_from_inbox(id: TaskId) {
-    LOCAL.with(|local| {
-        let mut tasks = local.tasks.borrow_mut();
-        // Cleared before it is served (law 16). No task is being polled now: each is in its slot.
-        if let Some(task) = tasks.get(id) {
-            task.header().clear_notified();
-        }
-        tasks.wake(id);
-    });
+/// Reactor: serves a wake that came from another thread.
+#[inline]
+pub(crate) fn wake_from_elsewhere(id: TaskId) {
+    // Cleared before it is served (law 16). No task is being polled now: each is in its slot.
+    with_tasks(|tasks| tasks.wake_told(id, |task| task.header().clear_notified()));
 }
 
 /// A message to this thread's own reactor. Given back on every other thread.
@@ -183,6 +184,11 @@ pub(crate) fn here(home: &Home) -> Here {
     Here { is_home, now_ms: if is_home { now_ms } else { coarse_ms() } }
 }
 
+/// The same time for more than one operation, whichever connections they are on: a reactor's thread has its pass's own.
+pub(crate) fn now_ms() -> u32 {
+    LOCAL.with(|local| if local.home_ptr.get().is_null() { coarse_ms() } else { local.now_ms.get() })
+}
+
 #[cold]
 fn coarse_ms() -> u32 {
     crate::sys::clock::monotonic_coarse_ms() as u32
@@ -222,18 +228,45 @@ pub(crate) fn with_tasks<T>(f: impl FnOnce(&mut Tasks<Task>) -> T) -> T {
     LOCAL.with(|local| f(&mut local.tasks.borrow_mut()))
 }
 
+/// The header of a task of the reactor that runs on this thread, if one does.
+#[inline]
+pub(crate) fn header(spawned_at: &'static Location<'static>) -> Option<Arc<Header>> {
+    LOCAL.with(|local| {
+        if local.home_ptr.get().is_null() {
+            return None;
+        }
+        let spare = local.spares.borrow_mut().take(spawned_at);
+        spare.or_else(|| Some(Header::new(local.home.borrow().clone()?, spawned_at)))
+    })
+}
+
 /// Gives a task a slot on its home reactor. Dropped when this is not its home's thread.
+#[inline]
 pub(crate) fn insert_task(task: Task) {
-    let home = task.header().home.clone();
-    if is_here(&home) {
-        home.counts.add_own(Count::TasksSpawned, 1);
-        with_tasks(|tasks| {
-            tasks.insert(|id| {
+    LOCAL.with(|local| {
+        if ptr::eq(local.home_ptr.get(), Arc::as_ptr(&task.header().home)) {
+            task.header().home.counts.add_own(Count::TasksSpawned, 1);
+            local.tasks.borrow_mut().insert(|id| {
                 task.header().set_id(id);
                 task
             });
-        });
-    }
+        }
+    });
+}
+
+/// The same for a task that was spawned elsewhere, where an abort may come at the same time.
+pub(crate) fn insert_posted(task: Task) {
+    insert_task(task);
+    Header::fence_id();
+}
+
+/// Executor: a task has ended and its future is gone.
+#[inline]
+pub(crate) fn retire(id: TaskId, header: Arc<Header>) {
+    LOCAL.with(|local| {
+        local.tasks.borrow_mut().remove(id);
+        local.spares.borrow_mut().keep(header);
+    });
 }
 
 /// Counts on this thread's reactor, if there is one.

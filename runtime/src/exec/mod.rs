@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `home` | what other threads see of a reactor: inbox, wake, stop flag, counters | any thread |
 //! | `header` | a task's waker | any thread |
+//! | `spare` | headers of tasks that have ended, for the next ones | reactor only |
 //! | `task` | a future, its waker and its header in one box | reactor only |
 //! | `tasks` | the task table and its run queue | pure |
 //! | `local` | the reactor thread's own state: tasks, messages to itself | reactor only |
@@ -31,7 +32,10 @@ pub(crate) mod job;
 pub(crate) mod join;
 pub(crate) mod local;
 pub(crate) mod run;
+pub(crate) mod spare;
 pub(crate) mod spawn;
 pub(crate) mod task;
 pub(crate) mod tasks;
+#[cfg(all(test, loom))]
+mod wake_order_loom;
 pub(crate) mod watched;

@@ -1,7 +1,8 @@
 //! Polls tasks: a bounded batch, one panic boundary a poll.
 //!
 //! A task that is woken during the batch is polled in the same one, except by its own wake: a yield ends its turn, so a
-//! flooded reader gets one share a pass, and tasks that wake each other cost no pass each.
+//! flooded reader gets one share a pass, and tasks that wake each other cost no pass each. Wakes of other threads are
+//! the caller's to bring in (`refill`).
 //!
 //! State: none of its own. Thread class: reactor only. Laws: 8 (budget), 10 (panics are caught per task, the pass
 //! goes on; no user code under a borrow), 6 (what a discarded task held is reset).
@@ -20,24 +21,34 @@ use std::task::Poll;
 /// The most polls of one pass, whatever its budget: tasks that wake each other for ever do not hold it.
 const MAX_POLLS: usize = 65_536;
 
-/// Polls runnable tasks, at most `budget`, also those that are woken meanwhile by others. `polled` is told after each poll
-/// where that task was spawned. Returns how many there were.
+/// Polls runnable tasks, at most `budget`, also those that are woken meanwhile by others. `refill` is asked
+/// when nothing is runnable any more: true, it may have made something so. `polled` is told after each poll where that
+/// task was spawned. Returns how many there were.
 #[inline]
-pub(crate) fn batch(budget: usize, mut polled: impl FnMut(Option<&'static Location<'static>>)) -> usize {
+pub(crate) fn batch(
+    budget: usize,
+    mut refill: impl FnMut() -> bool,
+    mut polled: impl FnMut(Option<&'static Location<'static>>),
+) -> usize {
     let mut pending: Option<(TaskId, Task)> = None;
-    let mut polls = 0;
-    while polls < budget.min(MAX_POLLS) {
-        // One borrow a task: the last one goes back, the next one comes out.
-        let next = local::with_tasks(|tasks| {
-            if let Some((id, task)) = pending.take() {
-                tasks.put_back(id, task);
-            }
-            tasks.next()
-        });
-        let Some((id, task)) = next else { break };
-        pending = poll(id, task);
-        polled(watched::last_polled());
-        polls += 1;
+    let (limit, mut polls) = (budget.min(MAX_POLLS), 0);
+    loop {
+        while polls < limit {
+            // One borrow a task: the last one goes back, the next one comes out.
+            let next = local::with_tasks(|tasks| {
+                if let Some((id, task)) = pending.take() {
+                    tasks.put_back(id, task);
+                }
+                tasks.next()
+            });
+            let Some((id, task)) = next else { break };
+            pending = poll(id, task);
+            polled(watched::last_polled());
+            polls += 1;
+        }
+        if polls == 0 || polls == limit || !refill() {
+            break;
+        }
     }
     local::with_tasks(|tasks| {
         if let Some((id, task)) = pending.take() {
@@ -45,9 +56,6 @@ pub(crate) fn batch(budget: usize, mut polled: impl FnMut(Option<&'static Locati
         }
         tasks.end_pass();
     });
-    if polls > 0 {
-        local::count_here(Count::TaskPolls, polls as u64);
-    }
     polls
 }
 
@@ -68,7 +76,7 @@ fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
             if !ok {
                 local::count_here(Count::HandlerErrors, 1);
             }
-            discard(id, task, Discard::No, None);
+            finish(id, task);
             None
         }
         Err(payload) => {
@@ -78,6 +86,13 @@ fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
             None
         }
     }
+}
+
+/// A future has returned: drops it, and keeps its header for another task.
+fn finish(id: TaskId, task: Task) {
+    let header = task.header().clone();
+    caught_inside(|| drop(task));
+    local::retire(id, header);
 }
 
 /// Drops a task's future on its own thread, telling what it holds why.
@@ -92,6 +107,12 @@ fn discard(id: TaskId, task: Task, why: Discard, thrown: Option<Box<dyn Any + Se
 /// Runs user code (a waker, a hook, a Drop); a panic is counted and goes no further.
 pub(crate) fn caught(f: impl FnOnce()) -> bool {
     watched::note_outside();
+    caught_inside(f)
+}
+
+/// The same as a part of a task's poll: its time is that task's.
+#[inline]
+fn caught_inside(f: impl FnOnce()) -> bool {
     let ok = quiet(f);
     if !ok {
         local::count_here(Count::Panics, 1);

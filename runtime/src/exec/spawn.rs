@@ -2,7 +2,6 @@
 //!
 //! State: none of its own. Thread class: reactor only. Laws: 9, 10.
 
-use crate::exec::header::Header;
 use crate::exec::join::{self, JoinError, JoinHandle};
 use crate::exec::local;
 use crate::exec::task::Task;
@@ -70,13 +69,12 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let Some(home) = local::home() else {
+    let Some(header) = local::header(Location::caller()) else {
         panic!("spawn_local was called on a thread without a reactor; use ReactorHandle::spawn from there");
     };
     if watched::refuses_spawns() {
         return refused(future);
     }
-    let header = Header::new(home, Location::caller());
     let (handle, task) = join::joined(header.clone(), future);
     local::insert_task(Task::new(task, header));
     handle

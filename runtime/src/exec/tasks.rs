@@ -57,20 +57,26 @@ impl<T> Tasks<T> {
         });
         let slot = &mut self.slots[index as usize];
         slot.task = Some(make(slot.id));
+        slot.queued = true;
+        slot.next = END;
         self.live += 1;
-        self.wake(self.slots[index as usize].id);
-    }
-
-    /// A task of this table, while it is not being polled.
-    pub(crate) fn get(&self, id: TaskId) -> Option<&T> {
-        self.slots.get(id.slot()).filter(|slot| slot.id == id)?.task.as_ref()
+        self.push_ready(index);
     }
 
     /// Queues a task, unless it is queued or gone.
     #[inline]
     pub(crate) fn wake(&mut self, id: TaskId) {
-        let Some(slot) = self.slots.get_mut(id.slot()) else { return };
-        if slot.id != id || slot.queued {
+        self.wake_told(id, |_| ());
+    }
+
+    /// The same; `told` sees the task first, unless it is gone or being polled.
+    #[inline]
+    pub(crate) fn wake_told(&mut self, id: TaskId, told: impl FnOnce(&T)) {
+        let Some(slot) = self.slots.get_mut(id.slot()).filter(|slot| slot.id == id) else { return };
+        if let Some(task) = &slot.task {
+            told(task);
+        }
+        if slot.queued {
             return;
         }
         slot.queued = true;
@@ -79,7 +85,12 @@ impl<T> Tasks<T> {
             self.yields(id);
             return;
         }
-        let index = id.slot() as u32;
+        self.push_ready(id.slot() as u32);
+    }
+
+    /// The slot is linked into no queue, and its `next` is `END`.
+    #[inline]
+    fn push_ready(&mut self, index: u32) {
         match self.slots.get_mut(self.ready.tail as usize) {
             Some(last) => last.next = index,
             None => self.ready.head = index,
@@ -267,7 +278,7 @@ mod tests {
                         prop_assert_eq!(next.map(|(id, _)| id), model.ready.pop_front());
                         let Some((id, task)) = next else { continue };
                         prop_assert!(model.living.contains(&(id, task)));
-                        prop_assert!(tasks.get(id).is_none(), "it is out of its slot");
+                        tasks.wake_told(TaskId::NONE, |_| unreachable!("no task has it"));
                         if itself {
                             tasks.wake(id);
                             tasks.wake(id);

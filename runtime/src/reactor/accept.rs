@@ -177,7 +177,7 @@ impl Reactor {
         trace::accepted(self.home.index, self.listeners[index].id, body.key());
         let connection = Connection::new(body);
         let handler = &self.listeners[index].handler;
-        let header = Header::new(self.home.clone(), handler.at);
+        let header = local::header(handler.at).unwrap_or_else(|| Header::new(self.home.clone(), handler.at));
         let mut task = None;
         run::caught(|| task = Some((handler.serve)(connection, header)));
         if let Some(task) = task {

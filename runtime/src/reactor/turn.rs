@@ -55,7 +55,7 @@ impl Reactor {
         sys::chaos::pause(sys::chaos::Call::Sleep);
         self.home.announce_sleep();
         // Whatever other threads published before they looked at the flag is visible from here on.
-        if self.home.has_messages() || self.home.stage() != self.stage || is_woken() {
+        if self.home.has_wakes() || self.home.has_messages() || self.home.stage() != self.stage || is_woken() {
             self.home.awake();
             return Some(0);
         }

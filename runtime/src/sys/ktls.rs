@@ -13,6 +13,9 @@ use nix::errno::Errno;
 use nix::sys::socket::sockopt::{TcpTlsRx, TcpTlsTx, TcpUlp, TlsCryptoInfo};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, TlsGetRecordType, recvmsg, setsockopt};
 
+/// The content type of records that hold messages of the handshake (RFC 8446, 5.1).
+pub(crate) const HANDSHAKE: u8 = 22;
+
 /// A cipher that the kernel knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelCipher {
@@ -87,12 +90,22 @@ impl KernelKeys<'_> {
     }
 }
 
+/// Keys that take over behind a record which tells the peer (TLS 1.3's KeyUpdate).
+pub trait NewKeys: Send + Sync {
+    /// For the kernel.
+    fn keys(&self) -> KernelKeys<'_>;
+
+    /// The record is with the kernel, which sends what follows with these keys. Called by whoever sends.
+    fn installed(&self);
+}
+
 /// Puts the kernel's TLS over a TCP socket that is connected both ways. Nothing changes until a direction has keys.
 pub(crate) fn attach(fd: BorrowedFd<'_>) -> io::Result<()> {
     super::retry(|| setsockopt(&fd, TcpUlp::default(), b"tls"))
 }
 
-/// Everything sent from now on is data in records of these keys. On an error the socket stays as it was.
+/// Everything sent from now on is data in records of these keys. On an error the socket stays as it was. A second time,
+/// with newer keys: from Linux 6.14 on, before that EBUSY.
 pub(crate) fn install_tx(fd: BorrowedFd<'_>, keys: &KernelKeys<'_>) -> io::Result<()> {
     let info = keys.info().ok_or(Errno::EINVAL)?;
     super::retry(|| setsockopt(&fd, TcpTlsTx, &info))
@@ -137,8 +150,23 @@ struct RecordType {
     kind: u8,
 }
 
+/// Sends one record, after which `then` takes over. An error of that is one of the connection: the peer was told.
+pub(crate) fn send_record_then(
+    fd: BorrowedFd<'_>,
+    kind: u8,
+    body: &[u8],
+    then: Option<&dyn NewKeys>,
+) -> io::Result<usize> {
+    let n = send_record(fd, kind, body)?;
+    if let Some(new) = then.filter(|_| n == body.len()) {
+        install_tx(fd, &new.keys())?;
+        new.installed();
+    }
+    Ok(n)
+}
+
 /// Sends one record of the given kind (21 alert, 22 handshake), whole: never blocking.
-pub(crate) fn send_record(fd: BorrowedFd<'_>, kind: u8, body: &[u8]) -> io::Result<usize> {
+fn send_record(fd: BorrowedFd<'_>, kind: u8, body: &[u8]) -> io::Result<usize> {
     // SAFETY: all-zero bytes are a valid cmsghdr and a valid byte.
     let mut control: RecordType = unsafe { mem::zeroed() };
     // The length of the header, which is aligned, and the one byte behind it.

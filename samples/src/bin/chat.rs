@@ -138,9 +138,12 @@ async fn lines(mut reader: ReadHalf, room: &Room, name: u64) -> io::Result<()> {
         drop(data);
         let mut begin = 0;
         while let Some(length) = memchr::memchr(b'\n', &partial[begin..]) {
-            // Whatever the bytes are, what goes out is one line of text.
+            if length > MAX_LINE {
+                return Err(too_long());
+            }
+            // Whatever the bytes are, what goes out is one line of text: nothing in it moves a terminal's cursor.
             let line = String::from_utf8_lossy(&partial[begin..begin + length]);
-            let line = line.trim_end();
+            let line = line.trim_end().replace(|c: char| c.is_control() && c != '\t', "\u{FFFD}");
             if !line.is_empty() {
                 room.tell(&format!("{name}: {line}\n"), name);
             }
@@ -148,8 +151,12 @@ async fn lines(mut reader: ReadHalf, room: &Room, name: u64) -> io::Result<()> {
         }
         partial.drain(..begin);
         if partial.len() > MAX_LINE {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line of more than {MAX_LINE} bytes")));
+            return Err(too_long());
         }
     }
     Ok(())
+}
+
+fn too_long() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("a line of more than {MAX_LINE} bytes"))
 }

@@ -8,6 +8,7 @@
 use clap::Parser;
 use epoxide::{Connection, Runtime};
 use epoxide_samples::cli::ServerArgs;
+use epoxide_samples::http::HEAD_DEADLINE;
 use epoxide_samples::request::{Refused, Request, head_length, range_of};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
@@ -18,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Parser, Debug)]
 #[command(about = "Serves the regular files under a directory over HTTP, with ranges, by sendfile(2).")]
@@ -74,10 +75,15 @@ fn open_root(root: &Path) -> io::Result<Arc<OwnedFd>> {
 
 async fn serve(mut conn: Connection, root: Arc<OwnedFd>) -> io::Result<()> {
     let mut unparsed = Vec::new();
-    while let Some(data) = if unparsed.is_empty() { conn.read_idle() } else { conn.read() }.await? {
+    // A head has begun, and its deadline runs.
+    let mut in_head = false;
+    while let Some(data) = if in_head { conn.read() } else { conn.read_idle() }.await? {
         unparsed.extend_from_slice(&data);
         drop(data);
         while let Some(length) = head_length(&unparsed) {
+            if std::mem::take(&mut in_head) {
+                conn.set_deadline(None, "request head");
+            }
             let request = Request::parse(&unparsed[..length]);
             unparsed.drain(..length);
             match request {
@@ -92,6 +98,9 @@ async fn serve(mut conn: Connection, root: Arc<OwnedFd>) -> io::Result<()> {
         }
         if unparsed.len() > MAX_HEAD {
             return refuse(&mut conn, &Refused(431), "Connection: close\r\n", false).await;
+        }
+        if !unparsed.is_empty() && !std::mem::replace(&mut in_head, true) {
+            conn.set_deadline(Some(Instant::now() + HEAD_DEADLINE), "request head");
         }
     }
     Ok(())

@@ -86,17 +86,18 @@ async fn serve(mut conn: Connection, app: App) -> io::Result<()> {
     loop {
         let Some(head) = read_head(&mut conn, &mut bytes).await? else { return Ok(()) };
         let head_text = String::from_utf8_lossy(&bytes[..head]).into_owned();
+        let Some(length) = body_length(&head_text) else {
+            // Where the next request begins is anybody's guess.
+            return conn.send_all(&response("400 Bad Request", b"a body needs one plain Content-Length\n")).await;
+        };
         let mut words = head_text.split(' ');
         match (words.next(), words.next()) {
             (Some("GET"), Some("/events")) => return listen(conn, app).await,
             (Some("POST"), Some("/publish")) => {
-                let length = content_length(&head_text);
-                if length.is_none_or(|length| length > MAX_BODY) {
-                    return conn
-                        .send_all(&response("413 Content Too Large", b"at most 64 KiB, with a Content-Length\n"))
-                        .await;
+                if length > MAX_BODY {
+                    return conn.send_all(&response("413 Content Too Large", b"at most 64 KiB\n")).await;
                 }
-                let end = head + length.unwrap_or_default();
+                let end = head + length;
                 while bytes.len() < end {
                     let Some(data) = conn.read().await? else { return Ok(()) };
                     bytes.extend_from_slice(&data);
@@ -107,8 +108,14 @@ async fn serve(mut conn: Connection, app: App) -> io::Result<()> {
                 conn.send_all(&response("200 OK", format!("to {listeners} listeners\n").as_bytes())).await?;
             }
             _ => {
+                let answer = response("404 Not Found", b"GET /events, POST /publish\n");
+                if length > 0 {
+                    // Its body is not read, and must not be taken for a request.
+                    return conn.send_all(&answer).await;
+                }
                 bytes.drain(..head);
-                conn.send_all(&response("404 Not Found", b"GET /events, POST /publish\n")).await?;
+                conn.set_deadline(None, "request");
+                conn.send_all(&answer).await?;
             }
         }
     }
@@ -116,6 +123,10 @@ async fn serve(mut conn: Connection, app: App) -> io::Result<()> {
 
 /// Until a whole head is there; its length. `None`: the client is done, or the server drains.
 async fn read_head(conn: &mut Connection, bytes: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    if !bytes.is_empty() {
+        // It came with the one before.
+        conn.set_deadline(Some(Instant::now() + HEAD_DEADLINE), "request");
+    }
     loop {
         if let Some(at) = memchr::memmem::find(bytes, END) {
             return Ok(Some(at + END.len()));
@@ -133,11 +144,26 @@ async fn read_head(conn: &mut Connection, bytes: &mut Vec<u8>) -> io::Result<Opt
     }
 }
 
-fn content_length(head: &str) -> Option<usize> {
-    head.lines().find_map(|line| {
+/// How long the body is that a head announces; `None` when somebody else might think otherwise (RFC 9112, 5.1 and 6).
+fn body_length(head: &str) -> Option<usize> {
+    let mut length = None;
+    for line in head.split("\r\n").skip(1).take_while(|line| !line.is_empty()) {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
-    })
+        if name.is_empty() || line.bytes().any(|b| b.is_ascii_control() && b != b'\t') || name.contains([' ', '\t']) {
+            return None;
+        }
+        if name.eq_ignore_ascii_case("transfer-encoding") {
+            return None;
+        }
+        if name.eq_ignore_ascii_case("content-length") {
+            let value = value.trim();
+            let number = value.bytes().all(|b| b.is_ascii_digit()).then(|| value.parse().ok()).flatten()?;
+            if length.replace(number).is_some() {
+                return None;
+            }
+        }
+    }
+    Some(length.unwrap_or(0))
 }
 
 /// The connection is a stream of events from now on.

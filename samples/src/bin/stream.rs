@@ -12,6 +12,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::Instant;
 
 #[derive(Parser, Debug)]
 #[command(about = "Answers every HTTP request with a fixed body, through the IO traits of futures-io.")]
@@ -37,8 +38,8 @@ where
 {
     let mut draining = pin!(draining);
     let mut heads = Heads::default();
-    // Bytes of a head that has begun and not ended.
-    let mut partial = 0;
+    // Bytes of a head that has begun and not ended, and when it must have.
+    let (mut partial, mut deadline) = (0, Instant::now());
     loop {
         let received = poll_fn(|cx| {
             // Between requests, and only there, a drain ends it.
@@ -50,12 +51,15 @@ where
                 (bytes.len(), requests, requests > 0 && heads.ended(bytes))
             })
         });
-        let (n, requests, whole) =
-            if partial == 0 { received.await? } else { time::timeout(HEAD_DEADLINE, received).await?? };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (n, requests, whole) = if partial == 0 { received.await? } else { time::timeout(left, received).await?? };
         if n == 0 {
             return poll_fn(|cx| Pin::new(&mut stream).poll_close(cx)).await;
         }
         Pin::new(&mut stream).consume(n);
+        if partial == 0 || requests > 0 {
+            (partial, deadline) = (0, Instant::now() + HEAD_DEADLINE);
+        }
         partial = if whole { 0 } else { partial + n };
         if partial > MAX_HEAD {
             write_all(&mut stream, TOO_LARGE).await?;

@@ -14,11 +14,20 @@ use boring::ssl::{Ssl, SslRef};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// A traffic secret (RFC 8446, 7.1), wiped when dropped.
+#[derive(Clone)]
 pub(crate) struct Secret(Vec<u8>);
 
 impl Secret {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
     }
 }
 
@@ -94,9 +103,23 @@ pub(crate) fn message(ssl: &SslRef, sent: bool, kind: u8, body: &[u8]) {
     }
 }
 
-pub(crate) fn take_secret(ssl: &SslRef, sent: bool) -> Option<Secret> {
-    let mut heard = heard(ssl)?;
-    if sent { heard.sent.take() } else { heard.received.take() }
+pub(crate) fn secret(ssl: &SslRef, sent: bool) -> Option<Secret> {
+    let heard = heard(ssl)?;
+    if sent { heard.sent.clone() } else { heard.received.clone() }
+}
+
+/// The secret of the session from now on.
+pub(crate) fn keep_secret(ssl: &SslRef, sent: bool, secret: Secret) {
+    if let Some(mut heard) = heard(ssl) {
+        *(if sent { &mut heard.sent } else { &mut heard.received }) = Some(secret);
+    }
+}
+
+/// They are not needed any more.
+pub(crate) fn forget_secrets(ssl: &SslRef) {
+    if let Some(mut heard) = heard(ssl) {
+        (heard.sent, heard.received) = (None, None);
+    }
 }
 
 pub(crate) fn take_alert(ssl: &SslRef) -> Option<[u8; 2]> {

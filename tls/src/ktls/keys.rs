@@ -4,7 +4,7 @@
 //! class: pure, but that BoringSSL's session is asked.
 
 use crate::ffi;
-use crate::ktls::heard;
+use crate::ktls::heard::{self, Secret};
 use crate::options::TlsVersion;
 use boring::ssl::SslRef;
 use epoxide::layer::{KernelCipher, KernelKeys};
@@ -36,18 +36,11 @@ pub(crate) fn of(ssl: &SslRef, sent: bool) -> Result<Keys, &'static str> {
     let suite = ssl.current_cipher().map_or(0, |cipher| cipher.protocol_id());
     let cipher = cipher_of(suite).ok_or("the kernel does not know the cipher suite")?;
     let sequence = ffi::sequence(ssl, sent);
-    let len = if cipher == KernelCipher::Aes128Gcm { 16 } else { 32 };
-    let mut nonce = [0; 12];
     if TlsVersion::of(ssl.version2()) == TlsVersion::V1_3 {
-        let secret = heard::take_secret(ssl, sent).ok_or("BoringSSL has not told the traffic secret")?;
-        let mut key = vec![0; len];
-        // The suite with AES-256 is the one with SHA-384.
-        let sha384 = cipher == KernelCipher::Aes256Gcm;
-        let expanded = expand_label(sha384, secret.bytes(), b"key", &mut key)
-            && expand_label(sha384, secret.bytes(), b"iv", &mut nonce);
-        let keys = Keys { tls13: true, cipher, key, nonce, sequence };
-        return if expanded { Ok(keys) } else { Err("the keys could not be derived") };
+        let secret = heard::secret(ssl, sent).ok_or("BoringSSL has not told the traffic secret")?;
+        return of_secret(cipher, &secret, sequence).ok_or("the keys could not be derived");
     }
+    let (len, mut nonce) = (key_len(cipher), [0; 12]);
     let fixed = if cipher == KernelCipher::ChaCha20Poly1305 { 12 } else { 4 };
     let mut block = ffi::key_block(ssl).ok_or("BoringSSL has not told the key block")?;
     // client key, server key, client nonce, server nonce: there are no keys for a MAC.
@@ -64,6 +57,40 @@ pub(crate) fn of(ssl: &SslRef, sent: bool) -> Result<Keys, &'static str> {
     });
     ffi::cleanse(&mut block);
     keys.ok_or("the key block has another length")
+}
+
+/// Those behind a KeyUpdate (RFC 8446, 7.2), which are now the session's.
+pub(crate) fn renewed(ssl: &SslRef, sent: bool) -> Option<Keys> {
+    let cipher = cipher_of(ssl.current_cipher()?.protocol_id())?;
+    let secret = heard::secret(ssl, sent)?.next(has_sha384(cipher))?;
+    let keys = of_secret(cipher, &secret, 0)?;
+    heard::keep_secret(ssl, sent, secret);
+    Some(keys)
+}
+
+fn of_secret(cipher: KernelCipher, secret: &Secret, sequence: u64) -> Option<Keys> {
+    let mut keys = Keys { tls13: true, cipher, key: vec![0; key_len(cipher)], nonce: [0; 12], sequence };
+    let sha384 = has_sha384(cipher);
+    let expanded = expand_label(sha384, secret.bytes(), b"key", &mut keys.key)
+        && expand_label(sha384, secret.bytes(), b"iv", &mut keys.nonce);
+    expanded.then_some(keys)
+}
+
+impl Secret {
+    /// The one behind a KeyUpdate.
+    fn next(&self, sha384: bool) -> Option<Self> {
+        let mut next = Self::new(vec![0; self.bytes().len()]);
+        expand_label(sha384, self.bytes(), b"traffic upd", next.bytes_mut()).then_some(next)
+    }
+}
+
+/// The suite with AES-256 is the one with SHA-384.
+fn has_sha384(cipher: KernelCipher) -> bool {
+    cipher == KernelCipher::Aes256Gcm
+}
+
+fn key_len(cipher: KernelCipher) -> usize {
+    if cipher == KernelCipher::Aes128Gcm { 16 } else { 32 }
 }
 
 fn cipher_of(suite: u16) -> Option<KernelCipher> {

@@ -7,10 +7,11 @@ pub(crate) mod exact;
 pub(crate) mod heard;
 mod keys;
 pub(crate) mod records;
+pub(crate) mod renew;
 
 use boring::ssl::SslRef;
 use epoxide::layer::Queue;
-use std::io;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Does the kernel make the records (kernel TLS, the module `tls` of Linux)?
@@ -39,12 +40,12 @@ pub enum Ktls {
     /// The kernel encrypts what is sent, so that `send_file` copies nothing through this process; what is received is
     /// decrypted here.
     ///
-    /// The kernel's keys are those of the handshake, for the life of the session: `update_keys` is refused, and a peer that
-    /// asks for new keys (TLS 1.3, rare) is sent a close_notify instead: later writes fail with
-    /// [`TlsError::KeyUpdate`](crate::TlsError::KeyUpdate), reads go on.
+    /// From Linux 6.14 on keys are renewed (KeyUpdate of TLS 1.3) as without the kernel. Before that its keys are those of the
+    /// handshake, for the life of the session: `update_keys` is refused, and a peer that asks for new keys (rare) is sent a
+    /// close_notify instead: later writes fail with [`TlsError::KeyUpdate`](crate::TlsError::KeyUpdate), reads go on.
     Tx,
-    /// The kernel decrypts what is received, too, so a read is a plain recv(2). Then any KeyUpdate of the peer ends the
-    /// session: reads fail with [`TlsError::KeyUpdate`](crate::TlsError::KeyUpdate), too.
+    /// The kernel decrypts what is received, too, so a read is a plain recv(2). Before Linux 6.14 any KeyUpdate of the peer
+    /// then ends the session: reads fail with [`TlsError::KeyUpdate`](crate::TlsError::KeyUpdate), too.
     TxRx,
 }
 
@@ -67,17 +68,22 @@ impl Uses {
     /// After the handshake, with everything written so far in the socket, and nothing received beyond it (`exact`): the
     /// kernel gets the keys that it is to have. What it does not take is done here, and nothing has changed for it.
     pub(crate) fn hand_over(&self, ktls: Ktls, ssl: &SslRef, queue: &Queue, exact: bool) -> Kernel {
-        let sent = keys::of(ssl, true).map_err(io::Error::other).and_then(|keys| queue.install_tx(&keys.for_kernel()));
+        let sent = keys::of(ssl, true).map_err(io::Error::other);
+        let sent = sent.and_then(|keys| queue.install_tx(&keys.for_kernel()).map(|()| renew::can_renew(queue, &keys)));
         let received = match (ktls, &sent) {
-            (Ktls::TxRx, Ok(())) if exact => {
+            (Ktls::TxRx, Ok(_)) if exact => {
                 let keys = keys::of(ssl, false).map_err(io::Error::other);
                 Some(keys.and_then(|keys| queue.install_rx(&keys.for_kernel())))
             }
-            (Ktls::TxRx, Ok(())) => Some(Err(io::Error::other("the peer sent more than its handshake"))),
+            (Ktls::TxRx, Ok(_)) => Some(Err(io::Error::other("the peer sent more than its handshake"))),
             _ => None,
         };
-        let kernel = Kernel { tx: sent.is_ok(), rx: matches!(received, Some(Ok(()))) };
-        match sent.and_then(|()| received.unwrap_or(Ok(()))) {
+        let renews = matches!(sent, Ok(true));
+        let kernel = Kernel { tx: sent.is_ok(), rx: matches!(received, Some(Ok(()))), renews };
+        if !renews {
+            heard::forget_secrets(ssl);
+        }
+        match sent.and_then(|_| received.unwrap_or(Ok(()))) {
             Ok(()) => {
                 self.kernel.fetch_add(1, Ordering::Relaxed);
             }
@@ -85,7 +91,10 @@ impl Uses {
                 self.fallbacks.fetch_add(1, Ordering::Relaxed);
                 if !self.said.swap(true, Ordering::Relaxed) {
                     let what = if kernel.tx { "to decrypt" } else { "at all" };
-                    eprintln!("epoxide-tls: kernel TLS is not used {what}: {}; this process does it", why(&error));
+                    let text =
+                        format!("epoxide-tls: kernel TLS is not used {what}: {}; this process does it", why(&error));
+                    // Not eprintln, which panics when nobody reads the standard error any more.
+                    let _ = writeln!(io::stderr(), "{text}");
                 }
             }
         }
@@ -98,6 +107,8 @@ impl Uses {
 pub(crate) struct Kernel {
     pub(crate) tx: bool,
     pub(crate) rx: bool,
+    /// It takes new keys in the middle of the session.
+    pub(crate) renews: bool,
 }
 
 /// What to do about it.

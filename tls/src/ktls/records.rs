@@ -18,8 +18,8 @@ pub(crate) enum Meaning {
     Nothing,
     /// close_notify.
     End,
-    /// The peer's next records have other keys.
-    NewKeys,
+    /// The peer's next records have other keys; does it ask for some of this side?
+    NewKeys { asked: bool },
     /// The session is over; the peer is told by this alert, if it is not its own.
     Over(TlsError, Option<u8>),
 }
@@ -27,7 +27,7 @@ pub(crate) enum Meaning {
 const USER_CANCELED: u8 = 90;
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
-const UNEXPECTED_MESSAGE: u8 = 10;
+pub(crate) const UNEXPECTED_MESSAGE: u8 = 10;
 
 pub(crate) fn meaning(ssl: &mut SslRef, tls13: bool, kind: u8, body: &[u8]) -> Meaning {
     match (kind, body) {
@@ -52,7 +52,9 @@ fn messages(ssl: &mut SslRef, mut rest: &[u8]) -> Meaning {
         match kind {
             NEW_SESSION_TICKET if !ssl.is_server() => resume::take_ticket(ssl, message),
             // It must be the last of its record: the next one has other keys.
-            KEY_UPDATE if rest.is_empty() && len == 5 => meaning = Meaning::NewKeys,
+            KEY_UPDATE if rest.is_empty() && len == 5 && message[4] <= 1 => {
+                meaning = Meaning::NewKeys { asked: message[4] == 1 };
+            }
             _ => return unexpected(HANDSHAKE),
         }
     }

@@ -5,12 +5,14 @@ mod certs;
 mod client;
 mod cuts;
 mod endings;
+mod flushes;
 mod handshakes;
 mod hosts;
 #[cfg(feature = "hyper")]
 mod https;
 #[cfg(feature = "hyper")]
 mod https_ends;
+mod idle;
 mod interop;
 mod ktls;
 mod limits_table;

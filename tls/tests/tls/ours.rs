@@ -56,6 +56,13 @@ fn a_server_is_verified_by_default() {
         let theirs = ends.recv_timeout(HANG).unwrap().unwrap_err();
         assert!(theirs.to_string().contains("ALERT"), "{theirs}");
     }
+    // A common name is no host name (RFC 9525), also where there is no other.
+    let mut nameless = World::new();
+    nameless.server = nameless.authority.issue_named("localhost");
+    let (by_subject, their_ends) = serve(&case, &nameless.options().build().unwrap(), answer_requests);
+    let error = ask_once(&nameless.client().build().unwrap(), by_subject.addr(), "localhost").unwrap_err();
+    assert!(error.to_string().contains("ostname"), "{error}");
+    their_ends.recv_timeout(HANG).unwrap().unwrap_err();
     let any = TlsConfig::client().danger_accept_any_certificate().build().unwrap();
     ask_once(&any, server.addr(), "other.example").unwrap();
 }

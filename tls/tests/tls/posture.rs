@@ -168,6 +168,17 @@ fn bad_options_are_refused_by_name() {
             "above",
             world.options().max_version(TlsVersion::V1_2).host("a", host().min_version(TlsVersion::V1_3)),
         ),
+        // A version without suites of the list would get BoringSSL's own, CBC and RSA key exchange among them.
+        (
+            "host",
+            "`old`: TLS 1.2: `suites`",
+            world.options().suites(["TLS_AES_128_GCM_SHA256"]).host("old", host().min_version(TlsVersion::V1_2)),
+        ),
+        (
+            "host",
+            "`new`: TLS 1.3: `suites`",
+            world.options().suites(["ECDHE-ECDSA-AES128-GCM-SHA256"]).host("new", host().max_version(TlsVersion::V1_3)),
+        ),
         ("host", "begins 0", world.options().host("a", host().client_auth(ClientAuth::Required, Pem::text("")))),
         ("ocsp_staple", "empty", world.options().ocsp_staple([])),
         ("max_handshakes", "at least 1", world.options().max_handshakes(0)),
@@ -204,6 +215,8 @@ fn secrets_are_logged_only_where_asked() {
     let (server, _ends) = serve(&case, &config, answer_requests);
     assert_served(server.addr(), &client::context(&world.authority, |_| {}));
     let text = std::fs::read_to_string(&path).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o077, 0, "others may read the secrets: {mode:o}");
     std::fs::remove_file(&path).unwrap();
     assert!(text.lines().any(|line| line.starts_with("SERVER_TRAFFIC_SECRET_0 ")), "{text}");
     drop((server, config));

@@ -98,8 +98,18 @@ pub async fn wake<R: Rt>(n: u64) {
     }
 }
 
-/// A task and a thread take turns: the thread wakes the task, whose runtime sleeps meanwhile.
+/// A task and a thread take turns: the thread wakes the task as soon as it is asked, mostly before the task's runtime has
+/// gone to sleep: valgrind lets one thread run at a time.
 pub async fn cross<R: Rt>(n: u64) {
+    take_turns::<R>(n, Duration::ZERO).await;
+}
+
+/// The same with a pause before each wake, in which the runtime goes to sleep.
+pub async fn asleep<R: Rt>(n: u64) {
+    take_turns::<R>(n, Duration::from_micros(200)).await;
+}
+
+async fn take_turns<R: Rt>(n: u64, pause: Duration) {
     let slot = Arc::new(Mutex::new(None::<Waker>));
     let turns = Arc::new(AtomicU64::new(0));
     let thread = std::thread::spawn({
@@ -113,6 +123,9 @@ pub async fn cross<R: Rt>(n: u64) {
                         None => std::thread::park(),
                     }
                 };
+                if !pause.is_zero() {
+                    std::thread::sleep(pause);
+                }
                 turns.fetch_add(1, Ordering::Release);
                 waker.wake();
             }

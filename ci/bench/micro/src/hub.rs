@@ -2,12 +2,12 @@
 //!
 //! The publisher is the main thread, without any runtime. What receives is the same for all, and a process of its own (this
 //! program again), so that it is in nobody's figures: it checks every byte and writes a byte to a pipe for each broadcast
-//! that all members have. `hub-epoxide` is epoxide's hub; `hub-funnel` hands each broadcast to the reactor with one coalesced
-//! wake, and the reactor queues it on every connection and sends with one `writev`; `hub-tokio` has a channel and a task for
-//! each connection, which gathers what waits into one `writev`.
+//! that all members have. `hub-epoxide` is epoxide's hub; `hub-tokio` has a channel and a task for each connection, which
+//! gathers what waits into one `writev`; `hub-funnel` and `hub-mailbox` send through the reactor (see `hub_funnel`).
 //!
 //! State: the sockets. Thread class: the publisher's thread, the runtime's.
 
+use crate::hub_funnel::{Funnel, Mailbox};
 use bytes::Bytes;
 use epoxide::{Connection, Runtime, SharedLimits, WriteHalf};
 use epoxide_pipes::hub::{Hub, HubOptions, Member};
@@ -17,18 +17,15 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// As the shared writer does: frames up to this size are copied behind each other.
-const COPIED: usize = 256;
 /// Broadcasts that may be under way: beyond, the publisher waits for the receiver. HUB_WINDOW, 16.
 fn window() -> usize {
     std::env::var("HUB_WINDOW").ok().and_then(|n| n.parse().ok()).unwrap_or(16)
 }
 
 /// What publishes, once all members are there.
-trait Publisher {
+pub(crate) trait Publisher {
     fn publish(&mut self, frame: &Bytes);
     /// After the last frame was received: what there is to say.
     fn report(&mut self) -> String;
@@ -141,7 +138,7 @@ fn drive(mut publisher: impl Publisher, mut receiver: Receiver, members: usize, 
     assert!(receiver.child.wait().expect("it ends").success(), "the receiver has found something wrong");
 }
 
-fn limits() -> SharedLimits {
+pub(crate) fn limits() -> SharedLimits {
     SharedLimits { frames: 1 << 20, bytes: 1 << 30, age: Duration::ZERO, ..SharedLimits::default() }
 }
 
@@ -181,8 +178,8 @@ fn epoxide_server(len: usize, members: usize, broadcasts: usize) -> (Runtime, Ve
 }
 
 /// What the counters of a reactor say about the broadcasts.
-struct Meter {
-    runtime: Runtime,
+pub(crate) struct Meter {
+    pub(crate) runtime: Runtime,
     before: (u64, u64, u64),
 }
 
@@ -198,7 +195,7 @@ impl Meter {
         (stats.sends, stats.eventfd_writes, cpu_ticks("epoxide"))
     }
 
-    fn report(&self) -> String {
+    pub(crate) fn report(&self) -> String {
         let (sends, writes, ticks) = self.now();
         let before = self.before;
         format!("sends {}\neventfd_writes {}\nreactor_ticks {}", sends - before.0, writes - before.1, ticks - before.2)
@@ -215,51 +212,6 @@ impl Publisher for WithHub {
 
     fn report(&mut self) -> String {
         self.1.report()
-    }
-}
-
-/// The broadcasts that wait for the reactor, and whether it knows.
-#[derive(Default)]
-struct Inbox {
-    frames: Vec<Bytes>,
-    posted: bool,
-}
-
-struct Funnel(Arc<Mutex<Inbox>>, Arc<Mutex<Vec<WriteHalf>>>, Meter);
-
-impl Publisher for Funnel {
-    fn publish(&mut self, frame: &Bytes) {
-        let mut inbox = self.0.lock().expect("nobody panics with it");
-        inbox.frames.push(frame.clone());
-        if std::mem::replace(&mut inbox.posted, true) {
-            return; // one wake for all that waits
-        }
-        drop(inbox);
-        let (inbox, writers) = (self.0.clone(), self.1.clone());
-        let posted = self.2.runtime.handle().run_here(move || {
-            let frames = {
-                let mut inbox = inbox.lock().expect("nobody panics with it");
-                inbox.posted = false;
-                std::mem::take(&mut inbox.frames)
-            };
-            for writer in writers.lock().expect("as above").iter_mut() {
-                for frame in &frames {
-                    let staged =
-                        if frame.len() <= COPIED { writer.stage(frame) } else { writer.stage_bytes(frame.clone()) };
-                    staged.expect("there is room");
-                }
-                // What the socket refuses goes out at its edge.
-                match writer.try_flush() {
-                    Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => panic!("{error}"),
-                    _ => {}
-                }
-            }
-        });
-        assert!(posted.is_ok());
-    }
-
-    fn report(&mut self) -> String {
-        self.2.report()
     }
 }
 
@@ -343,8 +295,11 @@ pub fn run(who: &str, members: usize, len: usize, broadcasts: usize) -> bool {
         }
         "hub-funnel" => {
             let (runtime, writers, receiver) = epoxide_server(len, members, broadcasts);
-            let funnel = Funnel(Arc::default(), Arc::new(Mutex::new(writers)), Meter::new(runtime));
-            drive(funnel, receiver, members, len, broadcasts);
+            drive(Funnel::new(writers, Meter::new(runtime)), receiver, members, len, broadcasts);
+        }
+        "hub-mailbox" => {
+            let (runtime, writers, receiver) = epoxide_server(len, members, broadcasts);
+            drive(Mailbox::new(writers, Meter::new(runtime)), receiver, members, len, broadcasts);
         }
         "hub-tokio" => {
             let (publisher, receiver) = tokio_server(len, members, broadcasts);

@@ -5,13 +5,14 @@
 
 mod cases;
 mod hub;
+mod hub_funnel;
 mod pool;
 mod rt;
 
 use rt::{AsyncExecutor, Epoxide, Rt, Tokio};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: micro {epoxide|tokio|async-executor} {empty|spawn|yield|wake|cross|churn|batch|due|parked|burst|none} N, or micro hub-{epoxide|sequenced|funnel|tokio} MEMBERS LEN N";
+const USAGE: &str = "usage: micro {epoxide|tokio|async-executor} {empty|spawn|yield|wake|cross|asleep|churn|batch|due|parked|burst|none} N, or micro hub-{epoxide|sequenced|funnel|tokio} MEMBERS LEN N";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -59,6 +60,7 @@ fn run<R: Rt>(workload: &str, n: u64) -> bool {
         "yield" => R::block_on(cases::yields::<R>(n)),
         "wake" => R::block_on(cases::wake::<R>(n)),
         "cross" => R::block_on(cases::cross::<R>(n)),
+        "asleep" => R::block_on(cases::asleep::<R>(n)),
         _ => return false,
     }
     true

@@ -4,9 +4,9 @@
 //! mutex that guards no user code. Thread class: any thread. Laws kept: 6 (idle connections end at a drain), 10, 16.
 
 use super::client_error::HttpClientError;
+use super::client_io::{ClientIo, HeadWait};
 use super::client_options::ClientOptions;
 use super::pool::{Health, Pool};
-use crate::ByteStream;
 use epoxide::{AbortHandle, Connection, Draining, PostError, ReactorHandle, time};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{Builder, SendRequest};
@@ -52,9 +52,15 @@ pub struct HttpClient<B> {
 struct Inner<B> {
     reactor: ReactorHandle,
     options: ClientOptions,
-    pool: Mutex<Pool<SendRequest<B>>>,
+    pool: Mutex<Pool<Link<B>>>,
     /// `None`: the reactor took no task, and nothing is kept.
     keeper: OnceLock<Option<AbortHandle>>,
+}
+
+/// A connection: hyper's end of it, and the wait for the head of its next answer.
+struct Link<B> {
+    sender: SendRequest<B>,
+    wait: HeadWait,
 }
 
 impl<B> Clone for HttpClient<B> {
@@ -81,7 +87,7 @@ impl<B> Drop for Inner<B> {
 }
 
 impl<B> Inner<B> {
-    fn pool(&self) -> MutexGuard<'_, Pool<SendRequest<B>>> {
+    fn pool(&self) -> MutexGuard<'_, Pool<Link<B>>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,11 +127,12 @@ where
         let connect_method = request.method() == Method::CONNECT;
         let mut request = prepared(request, &key)?;
         loop {
-            let (mut sender, reused) = match self.idle(&key) {
-                Some(sender) => (sender, true),
+            let (mut link, reused) = match self.idle(&key) {
+                Some(link) => (link, true),
                 None => (self.connect(&host, port, &key).await?, false),
             };
-            let answer = sender.try_send_request(request);
+            link.wait.begin();
+            let answer = link.sender.try_send_request(request);
             let limit = self.inner.options.response_timeout;
             let result = if limit.is_zero() {
                 answer.await
@@ -135,6 +142,7 @@ where
                     Err(_) => return Err(HttpClientError::Timeout { host: key, limit }),
                 }
             };
+            link.wait.end();
             let response = match result {
                 Ok(response) => response,
                 Err(mut failed) => match failed.take_message() {
@@ -147,18 +155,18 @@ where
             };
             let status = response.status();
             let switched = status == StatusCode::SWITCHING_PROTOCOLS || connect_method && status.is_success();
-            let lease = (!switched).then(|| Lease { client: Arc::downgrade(&self.inner), host: key, sender });
+            let lease = (!switched).then(|| Lease { client: Arc::downgrade(&self.inner), host: key, link });
             return Ok(response.map(|body| ClientBody::new(body, lease)));
         }
     }
 
-    fn idle(&self, key: &str) -> Option<SendRequest<B>> {
+    fn idle(&self, key: &str) -> Option<Link<B>> {
         let (found, dead) = self.inner.pool().take(key, Instant::now(), health);
         drop(dead);
         found
     }
 
-    async fn connect(&self, host: &str, port: u16, key: &str) -> Result<SendRequest<B>, HttpClientError> {
+    async fn connect(&self, host: &str, port: u16, key: &str) -> Result<Link<B>, HttpClientError> {
         let Inner { reactor, options, .. } = &*self.inner;
         let connecting = reactor.connect_with((host, port), options.connect.clone());
         let connection = connecting.await.map_err(HttpClientError::Connect)?;
@@ -166,7 +174,8 @@ where
         let http = |error| HttpClientError::Http { host: key.to_owned(), error };
         let mut builder = Builder::new();
         builder.max_header_size(options.max_head).max_buf_size(options.max_head.max(64 * 1024) + 1);
-        let (sender, driver) = builder.handshake(ByteStream::new(connection)).await.map_err(http)?;
+        let wait = HeadWait::default();
+        let (sender, driver) = builder.handshake(ClientIo::new(connection, wait.clone())).await.map_err(http)?;
         // Its errors come out at the request.
         let driven = async { drop(driver.with_upgrades().await) };
         let task = reactor.spawn(driven).map_err(|refused| {
@@ -175,7 +184,7 @@ where
             HttpClientError::Connect(why.into())
         })?;
         task.detach();
-        Ok(sender)
+        Ok(Link { sender, wait })
     }
 
     /// Starts the task that lets old connections go, with the first connection.
@@ -194,8 +203,8 @@ where
     }
 }
 
-fn health<B>(sender: &SendRequest<B>) -> Health {
-    match (sender.is_closed(), sender.is_ready()) {
+fn health<B>(link: &Link<B>) -> Health {
+    match (link.sender.is_closed(), link.sender.is_ready()) {
         (true, _) => Health::Dead,
         (_, true) => Health::Ready,
         _ => Health::NotYet,
@@ -264,13 +273,13 @@ fn prepared<B>(mut request: Request<B>, key: &str) -> Result<Request<B>, HttpCli
 struct Lease<B> {
     client: Weak<Inner<B>>,
     host: String,
-    sender: SendRequest<B>,
+    link: Link<B>,
 }
 
 impl<B> Lease<B> {
     fn give_back(self) {
         let Some(client) = self.client.upgrade() else { return };
-        let (over, keeper) = client.pool().put(&self.host, Instant::now(), self.sender);
+        let (over, keeper) = client.pool().put(&self.host, Instant::now(), self.link);
         drop(over);
         if let Some(keeper) = keeper {
             keeper.wake();

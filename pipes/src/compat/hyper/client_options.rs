@@ -19,9 +19,11 @@ pub struct ClientOptions {
     /// How to connect: its timeout counts for the name's look-up and all attempts.
     pub connect: ConnectOptions,
     /// How long an answer's head may take from the moment the request was handed over. Zero: as long as the server
-    /// keeps the connection. Default 60 s.
+    /// keeps the connection. Default 60 s. Its body is under the reactor's
+    /// [`read_timeout`](epoxide::ReactorConfig::read_timeout): so long it may stall.
     pub response_timeout: Duration,
-    /// How long an idle connection is kept. Zero: until the server ends it. Default 30 s.
+    /// How long an idle connection is kept. Zero: until the server ends it, or the reactor's `read_timeout` does, which
+    /// counts in any case. Default 30 s.
     pub idle_timeout: Duration,
     /// Idle connections kept for each host and port; 0 keeps none. Default 32.
     pub max_idle_per_host: usize,

@@ -7,15 +7,21 @@
 //! | `io` | hyper's `Read` and `Write` for [`ByteStream`](crate::ByteStream) and [`Duplex`](crate::Duplex) |
 //! | `rt` | its timer and executors |
 //! | `options` | what `serve_http` can be told |
-//! | `serve` | the driver of a served connection: versions, clocks, drain |
+//! | `serve` | the driver of a served connection: versions, drain |
+//! | `clocks` | when a head, an idle connection or a drain ends it |
 //! | `server_io` | what a served connection reads and writes through |
 //! | `tracked` | counts the requests in progress |
+//! | `body_timeout` | a clock for each request's body |
 //! | `upgraded` | the stream of an upgraded connection |
 //! | `client`, `client_options`, `client_error`, `pool` | the client, what it can be told, its errors, its idle connections |
+//! | `client_io` | what a client's connection reads and writes through |
 
+mod body_timeout;
 mod client;
 mod client_error;
+mod client_io;
 mod client_options;
+mod clocks;
 mod io;
 mod options;
 mod pool;
@@ -25,6 +31,7 @@ mod server_io;
 mod tracked;
 mod upgraded;
 
+pub use body_timeout::{BodyTimeout, TimedBody};
 pub use client::{ClientBody, HttpClient};
 pub use client_error::HttpClientError;
 pub use client_options::ClientOptions;

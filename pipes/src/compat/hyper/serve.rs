@@ -1,17 +1,17 @@
 //! `serve_http`: HTTP/1 and HTTP/2 on a connection, with hyper as the codec.
 //!
-//! Job: find the version, drive hyper, keep the clocks of heads and idle connections, and end in good order at a drain.
-//! State owned: hyper's connection and one sleep, in one future. Thread class: any thread, one task. Laws kept: 6 (an
-//! idle connection ends at a drain, a busy one is answered first), 16.
+//! Job: find the version, drive hyper as the clocks say, end in good order at a drain, and by a reset what is cut. State
+//! owned: hyper's connection and its clocks, in one future. Thread class: any thread, one task. Laws kept: 6 (an idle
+//! connection ends at a drain, a busy one is answered first; a cut body does not look whole), 16.
 
+use super::clocks::{Clocks, MOMENT, Next};
 use super::options::{HttpOptions, HttpVersions};
 use super::rt::{HttpTimer, LocalExecutor, SendExecutor, on_a_reactor};
 use super::server_io::ServerIo;
 use super::tracked::{Requests, Tracked, TrackedBody, TrackedFuture};
 use crate::ByteStream;
 use crate::transport::{Receive, Transmit, Transport};
-use epoxide::Draining;
-use epoxide::time::{self, Sleep};
+use epoxide::{CloseHandle, time};
 use hyper::body::{Body, Incoming};
 use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::server::conn::{http1, http2};
@@ -29,9 +29,6 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 /// What an HTTP/2 connection begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// How long nothing may happen at the end of an HTTP/2 connection, when no stream is open any more.
-const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Largest amount that hyper buffers of a connection, in bytes, each way.
 const MAX_BUFFERED: usize = 64 * 1024;
@@ -55,7 +52,8 @@ const MAX_BUFFERED: usize = 64 * 1024;
 /// When the service does: over HTTP/1 that resets the connection; over HTTP/2 it ends the stream alone.
 ///
 /// # Cancel safety
-/// Dropping the future ends the connection, in the middle of an answer too.
+/// Dropping the future ends the connection: in the middle of an HTTP/1 answer by a reset, so that a part of it is not
+/// taken for the whole.
 pub async fn serve_http<T, S, B>(connection: T, service: S, options: HttpOptions) -> io::Result<()>
 where
     T: Transport,
@@ -107,7 +105,7 @@ where
 {
     let (reader, writer) = connection.into_halves();
     writer.set_min_send_rate(options.min_send_rate);
-    let draining = reader.draining();
+    let (draining, close) = (reader.draining(), reader.close_handle());
     let clock = reader.suspend_read_timeout();
     let mut stream = ByteStream::from_halves(reader, writer);
     let http2 = match options.versions {
@@ -120,11 +118,17 @@ where
         },
     };
     let requests = Arc::new(Requests::default());
+    let answers = Arc::clone(&requests);
     let clocks = Clocks::new(Arc::clone(&requests), options, http2, draining);
     let io = ServerIo::new(stream, Arc::clone(&requests), !http2, options.half_close, clock);
     let service = Tracked { service, requests };
     if !http2 {
-        return drive(clocks, pin!(http1_of(&options).serve_connection(io, service).with_upgrades())).await;
+        let connection = pin!(http1_of(&options).serve_connection(io, service).with_upgrades());
+        // Dropped before the connection, whose drop sends a FIN.
+        let mut cut = Cut { requests: answers, close: Some(close) };
+        drive(clocks, connection).await?;
+        cut.close = None;
+        return Ok(());
     }
     if !may_speak_http2() {
         let text = "serve_http speaks HTTP/2 on reactor threads only; serve_http_send does everywhere";
@@ -170,9 +174,6 @@ where
         }
     }
 }
-
-/// Shorter than every clock, and not zero, which is off.
-const MOMENT: Duration = Duration::from_nanos(1);
 
 /// `None` when it took longer than `limit`; zero is no limit.
 async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
@@ -253,7 +254,7 @@ async fn drive<D: Driven>(mut clocks: Clocks, mut connection: Pin<&mut D>) -> io
                 connection.as_mut().end_gracefully();
             }
             if let Poll::Ready(result) = connection.as_mut().poll_driven(cx) {
-                return Poll::Ready(result.map_err(|error| clocks.told(error)));
+                return Poll::Ready(result.map_err(told));
             }
             match clocks.poll(cx) {
                 Poll::Pending => return Poll::Pending,
@@ -266,129 +267,33 @@ async fn drive<D: Driven>(mut clocks: Clocks, mut connection: Pin<&mut D>) -> io
     .await
 }
 
-/// What the driver does next.
-enum Next {
-    /// Polls hyper again.
-    Again,
-    EndGracefully,
-    /// Lets the connection go.
-    Drop,
-}
-
-/// The clocks of one connection, and its drain.
-struct Clocks {
+/// Resets a connection that ends in the middle of an answer (HTTP/1): behind a FIN a body without a length looks whole.
+/// HTTP/2 has an end of its own for every body.
+struct Cut {
     requests: Arc<Requests>,
-    options: HttpOptions,
-    http2: bool,
-    draining: Draining,
-    phase: Phase,
-    /// Requests begun, and at the end traffic, when the phase's clock was set.
-    seen: usize,
-    sleep: Sleep,
-    /// hyper was told to end.
-    ending: bool,
+    /// `None`: it came to its end.
+    close: Option<CloseHandle>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    Idle,
-    Head,
-    Busy,
-    /// Nothing is left to be served: the last bytes go out.
-    Ending,
-}
-
-impl Clocks {
-    fn new(requests: Arc<Requests>, options: HttpOptions, http2: bool, draining: Draining) -> Self {
-        let sleep = time::sleep_until(Instant::now());
-        // The first phase differs, so that its clock is set at the first look.
-        Self { requests, options, http2, draining, phase: Phase::Busy, seen: 0, sleep, ending: false }
-    }
-
-    /// Called with hyper pending.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        let phase = self.phase_now();
-        let seen = self.requests.begun() + if phase == Phase::Ending { self.requests.traffic() } else { 0 };
-        if phase != self.phase || seen != self.seen {
-            self.enter(phase, seen);
+impl Drop for Cut {
+    fn drop(&mut self) {
+        if let Some(close) = self.close.take()
+            && self.requests.is_answering()
+        {
+            close.reset();
         }
-        if (self.http2 || phase == Phase::Busy) && !self.ending && Pin::new(&mut self.draining).poll(cx).is_ready() {
-            return self.end();
-        }
-        let limit = self.limit(phase);
-        if limit.is_zero() || Pin::new(&mut self.sleep).poll(cx).is_pending() {
-            return Poll::Pending;
-        }
-        match phase {
-            // HTTP/2: time to look again.
-            Phase::Busy => self.enter(phase, seen),
-            Phase::Head => self.requests.time_out_head(),
-            Phase::Idle => return self.end(),
-            Phase::Ending => return Poll::Ready(Next::Drop),
-        }
-        Poll::Ready(Next::Again)
-    }
-
-    /// HTTP/1 with a request under way, and the drain has just been seen.
-    fn drains_now(&mut self) -> bool {
-        let drains = !self.ending && !self.http2 && self.phase_now() == Phase::Busy && self.draining.has_begun();
-        self.ending |= drains;
-        drains
-    }
-
-    fn end(&mut self) -> Poll<Next> {
-        self.ending = true;
-        Poll::Ready(Next::EndGracefully)
-    }
-
-    fn phase_now(&self) -> Phase {
-        if self.requests.active() > 0 {
-            Phase::Busy
-        } else if self.ending {
-            Phase::Ending
-        } else if self.requests.is_in_head() {
-            Phase::Head
-        } else {
-            Phase::Idle
-        }
-    }
-
-    fn enter(&mut self, phase: Phase, seen: usize) {
-        (self.phase, self.seen) = (phase, seen);
-        let limit = self.limit(phase);
-        if !limit.is_zero() {
-            let now = Instant::now();
-            self.sleep.reset(now.checked_add(limit).unwrap_or(now + FAR));
-        }
-    }
-
-    /// Zero: no clock.
-    fn limit(&self, phase: Phase) -> Duration {
-        match phase {
-            Phase::Idle => self.options.idle_timeout,
-            Phase::Head => self.options.head_timeout,
-            // Requests that end on other tasks are seen at the next look.
-            Phase::Busy if self.http2 => (self.options.idle_timeout / 16).max(MOMENT),
-            Phase::Busy => Duration::ZERO,
-            Phase::Ending if self.http2 => LAST_WORDS,
-            // hyper ends it once everything is sent, and `send_timeout` bounds that.
-            Phase::Ending => Duration::ZERO,
-        }
-    }
-
-    /// hyper's error as one that says what the client or the service did.
-    fn told(&self, error: hyper::Error) -> io::Error {
-        let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-        let kind = match source {
-            Some(source) => source.kind(),
-            None if error.is_incomplete_message() => io::ErrorKind::UnexpectedEof,
-            None if error.is_parse() => io::ErrorKind::InvalidData,
-            None if error.is_timeout() => io::ErrorKind::TimedOut,
-            None => io::ErrorKind::Other,
-        };
-        io::Error::new(kind, error)
     }
 }
 
-/// A deadline past what the clock can say is this far ahead.
-const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+/// hyper's error as one that says what the client or the service did.
+fn told(error: hyper::Error) -> io::Error {
+    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    let kind = match source {
+        Some(source) => source.kind(),
+        None if error.is_incomplete_message() => io::ErrorKind::UnexpectedEof,
+        None if error.is_parse() => io::ErrorKind::InvalidData,
+        None if error.is_timeout() => io::ErrorKind::TimedOut,
+        None => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}

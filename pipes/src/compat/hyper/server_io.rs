@@ -63,21 +63,17 @@ impl<R: Receive, W: Transmit> ServerIo<R, W> {
 
     /// Waits for bytes, as the state of the requests asks.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let input = &mut self.stream.input;
-        if self.requests.is_upgraded() {
-            self.clock = None;
-            return input.poll_fill(cx);
-        }
+        // HTTP/2 first: a tunnel is one of its streams, and upgrades nothing.
         if !self.one_at_a_time {
-            return input.poll_fill(cx);
+            return self.stream.input.poll_fill(cx);
         }
-        if self.requests.active() > 0 {
+        if self.requests.is_upgraded() || self.requests.active() > 0 {
             self.clock = None;
-            return input.poll_fill(cx);
+            return self.stream.input.poll_fill(cx);
         }
         if self.requests.head_timed_out() {
-            // Best effort: the client may not read.
-            if self.stream.output.stage(TIMED_OUT).is_ok() {
+            // Best effort: the client may not read. Never into an answer that hyper has more of.
+            if !self.requests.is_answering() && self.stream.output.stage(TIMED_OUT).is_ok() {
                 let _ = self.stream.output.poll_flush_all(cx)?;
             }
             let text = "the client took too long to send the head of a request";
@@ -136,7 +132,9 @@ impl<R: Receive, W: Transmit> Write for ServerIo<R, W> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_gone(cx)?;
         self.reads = false;
-        self.stream.output.poll_flush_all(cx)
+        ready!(self.stream.output.poll_flush_all(cx))?;
+        self.requests.all_is_sent();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -30,6 +30,10 @@ pub(super) struct Requests {
     head_timed_out: AtomicBool,
     /// An answer has switched protocols: what is read next is none of ours.
     upgraded: AtomicBool,
+    /// HTTP/1: an answer's body is not over.
+    body: AtomicBool,
+    /// HTTP/1: an answer has begun, and not all of it is with the kernel (ended by the IO).
+    answering: AtomicBool,
 }
 
 impl Requests {
@@ -68,6 +72,22 @@ impl Requests {
     pub(super) fn is_upgraded(&self) -> bool {
         self.upgraded.load(Ordering::Acquire)
     }
+
+    fn begin_answer(&self) {
+        self.body.store(true, Ordering::Release);
+        self.answering.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_answering(&self) -> bool {
+        self.answering.load(Ordering::Acquire)
+    }
+
+    /// Everything that hyper has written is with the kernel: if the body is over, that is all of the answer.
+    pub(super) fn all_is_sent(&self) {
+        if !self.body.load(Ordering::Acquire) {
+            self.answering.store(false, Ordering::Release);
+        }
+    }
 }
 
 /// A request in progress.
@@ -84,6 +104,7 @@ impl Active {
 
 impl Drop for Active {
     fn drop(&mut self) {
+        self.0.body.store(false, Ordering::Release);
         self.0.active.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -129,6 +150,9 @@ where
         let this = self.project();
         let response = ready!(this.future.poll(cx))?;
         let status = response.status();
+        if let Some(active) = &*this.active {
+            active.0.begin_answer();
+        }
         if (status == StatusCode::SWITCHING_PROTOCOLS || *this.connect && status.is_success())
             && let Some(active) = &*this.active
         {

@@ -1,4 +1,4 @@
-//! How sessions of kernel TLS end: close_notify, cuts, faults, new keys.
+//! How sessions of kernel TLS end: close_notify, cuts, faults.
 
 use super::{BOTH, assert_asked, context, echo_through, kernel_has_tls, pattern, read_out};
 use crate::client::{self, GET, HANG, ask, connect};
@@ -7,7 +7,7 @@ use boring::ssl::{ShutdownState, SslVersion};
 use epoxide::Connection;
 use epoxide_tests_e2e::{Case, rounds, wait_until};
 use epoxide_tls::{ClientAuth, Ktls, TlsConnection, TlsError};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 
 /// Nothing is left behind in the kernel when the FIN goes: the client is slow, the buffers are small.
 #[test]
@@ -154,35 +154,6 @@ fn an_alert_is_an_error_that_names_it() {
     }
 }
 
-/// The kernel that decrypts keeps its keys, too: data before the peer's KeyUpdate is read, then that is the error.
-#[test]
-fn a_peer_that_renews_its_keys_ends_a_session_that_the_kernel_decrypts() {
-    let case = Case::start();
-    let world = World::new();
-    let config = world.options().ktls(Ktls::TxRx).build().unwrap();
-    let (server, ends) = serve(&case, &config, echo);
-    let off = world.client().ktls(Ktls::Off).build().unwrap();
-    epoxide::block_on(async {
-        let mut conn = off.connect(server.addr(), "localhost").await.unwrap();
-        conn.send_all(b"before").await.unwrap();
-        assert_eq!(&conn.read().await.unwrap().unwrap()[..], b"before");
-        conn.update_keys(false).unwrap();
-        conn.send_all(b"after").await.unwrap();
-        let back = conn.read().await.unwrap().map(|data| data.to_vec());
-        assert_eq!(back, (!kernel_has_tls()).then(|| b"after".to_vec()), "a clean end, or the echo");
-        if back.is_some() {
-            conn.shutdown().await.unwrap();
-        }
-    });
-    match ends.recv_timeout(HANG).unwrap() {
-        Ok(()) => assert!(!kernel_has_tls()),
-        Err(error) => {
-            assert!(kernel_has_tls(), "{error}");
-            assert_eq!(TlsError::of(&error), Some(&TlsError::KeyUpdate));
-        }
-    }
-}
-
 /// What a handler that is gone leaves unread is taken before the socket closes: the last answer arrives whole.
 #[test]
 fn letting_go_takes_the_peers_end() {
@@ -203,62 +174,4 @@ fn letting_go_takes_the_peers_end() {
     assert!(wait_until(HANG, || server.stats().open == 0), "it lingers");
     let error = client.get_ref().take_error().unwrap();
     assert!(error.is_none(), "a reset over what was not read: {error:?}");
-}
-
-/// The kernel keeps its keys: who asks for new ones gets a clean end. Without the kernel they are renewed.
-#[test]
-fn a_peer_that_asks_for_new_keys() {
-    let case = Case::start();
-    let world = World::new();
-    let config = world.options().ktls(Ktls::Tx).build().unwrap();
-    for ask_peer in [false, true] {
-        let (server, ends) = serve(&case, &config, |mut conn: TlsConnection| async move {
-            let refused = conn.update_keys(false);
-            if conn.facts().kernel_tx() {
-                let error = refused.unwrap_err();
-                assert!(matches!(TlsError::of(&error), Some(TlsError::Encrypt { .. })), "{error}");
-            }
-            let mut seen = 0;
-            while let Some(data) = conn.read().await? {
-                seen += data.len();
-                if seen == 3 {
-                    // Reading goes on.
-                    conn.read().await?.expect("a fourth byte");
-                }
-                conn.stage(&data)?;
-                conn.flush().await?;
-            }
-            conn.shutdown().await
-        });
-        let off = world.client().ktls(Ktls::Off).build().unwrap();
-        let ended = kernel_has_tls() && ask_peer;
-        epoxide::block_on(async {
-            let mut conn = off.connect(server.addr(), "localhost").await.unwrap();
-            conn.send_all(b"a").await.unwrap();
-            assert_eq!(&conn.read().await.unwrap().unwrap()[..], b"a");
-            conn.update_keys(ask_peer).unwrap();
-            conn.send_all(b"bc").await.unwrap();
-            conn.send_all(b"d").await.unwrap();
-            let mut back = Vec::new();
-            while back.len() < 2
-                && let Some(data) = conn.read().await.unwrap()
-            {
-                back.extend_from_slice(&data);
-            }
-            assert_eq!(back.is_empty(), ended, "{back:?}");
-            if !ended {
-                conn.shutdown().await.unwrap();
-                assert!(conn.read().await.unwrap().is_none());
-            }
-        });
-        match ends.recv_timeout(HANG).unwrap() {
-            Ok(()) => assert!(!ended),
-            Err(error) => {
-                assert!(ended, "{error}");
-                assert_eq!(TlsError::of(&error), Some(&TlsError::KeyUpdate));
-                assert_eq!(error.kind(), ErrorKind::Unsupported);
-            }
-        }
-    }
-    assert_asked(&config, 2);
 }

@@ -5,7 +5,9 @@
 
 mod endings;
 mod files;
+mod keys;
 mod openssl;
+mod records;
 
 use crate::client::{self, Client, GET, HANG, ask, connect};
 use crate::interop::Program;
@@ -24,6 +26,13 @@ fn kernel_has_tls() -> bool {
     let there = known.split_whitespace().any(|name| name == "tls");
     assert!(there || std::env::var_os("EPOXIDE_REQUIRE_KTLS").is_none(), "no tls ULP among {known:?}");
     there
+}
+
+/// Does the kernel take new keys in the middle of a session? Linux 6.14 and later.
+fn kernel_renews() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-', '+', '\n']).map_while(|number| number.parse::<u32>().ok());
+    kernel_has_tls() && (numbers.next(), numbers.next()) >= (Some(6), Some(14))
 }
 
 /// Says that a test shows nothing here.
