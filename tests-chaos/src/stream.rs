@@ -49,13 +49,13 @@ pub trait Source: Send {
     fn read_more(&mut self, block: &mut RecvBuf) -> impl Future<Output = io::Result<usize>> + Send;
     /// Reads into a slice.
     fn read_slice(&mut self, space: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;
-    /// Looks at what is there: how many bytes, and whether they are taken by that.
-    fn look(&mut self, space: &mut [u8]) -> impl Future<Output = io::Result<(usize, bool)>> + Send;
+    /// Copies what is there, and leaves it there.
+    fn peek(&mut self, space: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;
 }
 
-/// The traits by the methods of the same names, for what has them all; `more` is what it has beyond.
+/// The traits by the methods of the same names, for what has them all; `more_out` is what a writer has beyond.
 macro_rules! halves {
-    ($writer:ty { $($more_out:tt)* } $reader:ty { $($more_in:tt)* }) => {
+    ($writer:ty { $($more_out:tt)* } $reader:ty) => {
         impl crate::stream::Sink for $writer {
             fn stage(&mut self, bytes: &[u8]) -> Result<(), epoxide::StagedLimit> {
                 Self::stage(self, bytes)
@@ -84,7 +84,9 @@ macro_rules! halves {
             async fn read_slice(&mut self, space: &mut [u8]) -> std::io::Result<usize> {
                 Self::read_slice(self, space).await
             }
-            $($more_in)*
+            async fn peek(&mut self, space: &mut [u8]) -> std::io::Result<usize> {
+                Self::peek(self, space).await
+            }
         }
     };
 }
@@ -93,11 +95,7 @@ pub(crate) use halves;
 
 halves! {
     WriteHalf {}
-    ReadHalf {
-        async fn look(&mut self, space: &mut [u8]) -> io::Result<(usize, bool)> {
-            self.peek(space).await.map(|n| (n, false))
-        }
-    }
+    ReadHalf
 }
 
 /// How a stream ended.
@@ -217,11 +215,9 @@ async fn receive_all(reader: &mut impl Source, key: u64, mut rng: Rng, note: &No
                 None => continue,
                 Some(result) => result.map(|got| got.map(|got| (check(key, n, &got), got.len()))),
             },
-            2 => match reader.look(&mut space).await {
-                Ok((0, _)) => Ok(None),
-                other => {
-                    other.map(|(got, is_taken)| Some((check(key, n, &space[..got]), if is_taken { got } else { 0 })))
-                }
+            2 => match reader.peek(&mut space).await {
+                Ok(0) => Ok(None),
+                other => other.map(|got| Some((check(key, n, &space[..got]), 0))),
             },
             3 => match reader.read().await {
                 Ok(Some(mut first)) => {

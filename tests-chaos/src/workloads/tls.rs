@@ -25,12 +25,7 @@ halves! {
             }
         }
     }
-    TlsReadHalf {
-        // There is no peek over TLS.
-        async fn look(&mut self, space: &mut [u8]) -> io::Result<(usize, bool)> {
-            self.read_slice(space).await.map(|n| (n, true))
-        }
-    }
+    TlsReadHalf
 }
 
 pub(super) fn run(trial: &mut Trial) -> Result<(), String> {
