@@ -55,12 +55,14 @@ impl Sample {
     }
 
     /// Ctrl-C; the rest of its output.
+    #[allow(dead_code, reason = "not every test file does")]
     pub(crate) fn stop(self) -> String {
         self.interrupt();
         self.stopped()
     }
 
     /// After an interrupt: the rest of its output.
+    #[allow(dead_code, reason = "not every test file does")]
     pub(crate) fn stopped(mut self) -> String {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
@@ -77,6 +79,7 @@ impl Drop for Sample {
 }
 
 /// `--help` of a sample.
+#[allow(dead_code, reason = "not every test file does")]
 pub(crate) fn help(program: &str) -> String {
     let output = Command::new(program).arg("--help").output().expect("the sample runs");
     assert!(output.status.success());
