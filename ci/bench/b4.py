@@ -6,7 +6,7 @@ shown, and judged only where the machine is quiet enough.
 With one connection a request costs a futex pair that tokio does not pay: the reactor learns of the bytes and wakes a parked
 worker, which parks again behind its answer; tokio's worker waits in epoll itself. A worker that spun before it parks would
 find the next request only after the client's whole turn, which is longer than the pair takes, and on the CPU that
-its own reactor needs to see that request; so it parks at once."""
+its own reactor needs to see that request; so it parks at once (argued, no spin was measured)."""
 import os, shutil, statistics
 
 import b1, b3, chart, micro, servers
