@@ -16,7 +16,7 @@ use std::error::Error;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -59,6 +59,8 @@ struct Inner<B> {
 
 /// A connection: hyper's end of it, and the wait for the head of its next answer.
 struct Link<B> {
+    /// Dropped before the sender, which wakes the driver.
+    _alive: Arc<()>,
     sender: SendRequest<B>,
     wait: HeadWait,
 }
@@ -176,15 +178,15 @@ where
         builder.max_header_size(options.max_head).max_buf_size(options.max_head.max(64 * 1024) + 1);
         let wait = HeadWait::default();
         let (sender, driver) = builder.handshake(ClientIo::new(connection, wait.clone())).await.map_err(http)?;
-        // Its errors come out at the request.
-        let driven = async { drop(driver.with_upgrades().await) };
+        let alive = Arc::new(());
+        let driven = drive(driver.with_upgrades(), Arc::downgrade(&alive));
         let task = reactor.spawn(driven).map_err(|refused| {
             let full = matches!(refused, PostError::Full(_));
             let why = if full { PostError::Full(()) } else { PostError::Stopped(()) };
             HttpClientError::Connect(why.into())
         })?;
         task.detach();
-        Ok(Link { sender, wait })
+        Ok(Link { _alive: alive, sender, wait })
     }
 
     /// Starts the task that lets old connections go, with the first connection.
@@ -201,6 +203,17 @@ where
             }
         });
     }
+}
+
+/// Drives a connection to its end; its errors come out at the request. Once nobody has the link any more hyper is polled
+/// twice: when a body that outlived its answer is out, it does not look whether anybody will ask again.
+async fn drive<T>(driver: impl Future<Output = T>, link: Weak<()>) {
+    let mut driver = pin!(driver);
+    poll_fn(|cx| match driver.as_mut().poll(cx) {
+        Poll::Pending if link.strong_count() == 0 => driver.as_mut().poll(cx).map(drop),
+        polled => polled.map(drop),
+    })
+    .await;
 }
 
 fn health<B>(link: &Link<B>) -> Health {
