@@ -137,7 +137,8 @@ impl<W: Transmit> PipeWriter<W> {
 
     /// Sends bytes behind what is staged, and waits until the kernel has taken all of it: [`stage`](Self::stage) and
     /// [`flush`](Self::flush) in one, without a copy where the transport takes them at once, and in portions where they
-    /// exceed `max_staged`.
+    /// exceed `max_staged`. Once there is a [`handle`](Self::handle), which may cancel the flush, all of it is staged first: then
+    /// what exceeds `max_staged` is refused.
     ///
     /// # Errors
     /// As [`flush`](Self::flush); after [`complete`](Self::complete) as [`stage`](Self::stage).

@@ -252,6 +252,7 @@ impl ReadHalf {
             && error.kind() != io::ErrorKind::WouldBlock
         {
             self.body.end(CloseReason::from_io("recvmsg", error));
+            self.end_was_told();
         }
         result
     }

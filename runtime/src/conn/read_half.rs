@@ -322,6 +322,11 @@ impl ReadHalf {
         }
     }
 
+    /// Every later read says the same, though some errnos (ENOMEM) leave a socket with bytes that a recv would bring.
+    pub(crate) fn end_was_told(&mut self) {
+        (self.over, self.more) = (true, true);
+    }
+
     fn failed<T>(&mut self, error: io::Error) -> Option<io::Result<Option<T>>> {
         let body = &*self.body;
         if error.raw_os_error().is_none() {
@@ -346,8 +351,7 @@ impl ReadHalf {
             return reason.map(|reason| Err(reason.into()));
         }
         body.end(CloseReason::from_io("recv", &error));
-        // Every later read says the same, though some errnos (ENOMEM) leave a socket with bytes that a recv would bring.
-        (self.over, self.more) = (true, true);
+        self.end_was_told();
         Some(Err(self.stored_reason()))
     }
 

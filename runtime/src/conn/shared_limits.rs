@@ -22,7 +22,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedLimits {
-    /// Frames. Default 1024.
+    /// Frames; one that a thread is sending at the moment does not count. Default 1024.
     pub frames: usize,
     /// Bytes. Default 1 MiB. A single frame may be larger if nothing else is queued.
     pub bytes: usize,

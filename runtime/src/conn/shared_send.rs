@@ -40,7 +40,7 @@ pub struct Stamp(u32);
 impl Stamp {
     /// Now, by the coarse clock.
     pub fn now() -> Self {
-        Self(local::now_ms())
+        Self(local::coarse_ms())
     }
 }
 

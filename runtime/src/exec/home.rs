@@ -237,7 +237,8 @@ impl Home {
         msg
     }
 
-    /// The next task that another thread woke. What was posted before its wake is in the inbox by then.
+    /// The next task that another thread woke. What was posted before its wake is in the inbox by then, and is served first if the
+    /// inbox's budget suffices.
     #[inline]
     pub(crate) fn take_wake(&self) -> Option<TaskId> {
         self.wakes.pop()

@@ -184,13 +184,9 @@ pub(crate) fn here(home: &Home) -> Here {
     Here { is_home, now_ms: if is_home { now_ms } else { coarse_ms() } }
 }
 
-/// The same time for more than one operation, whichever connections they are on: a reactor's thread has its pass's own.
-pub(crate) fn now_ms() -> u32 {
-    LOCAL.with(|local| if local.home_ptr.get().is_null() { coarse_ms() } else { local.now_ms.get() })
-}
-
+/// The clock itself: on a reactor's thread the pass may have begun long ago.
 #[cold]
-fn coarse_ms() -> u32 {
+pub(crate) fn coarse_ms() -> u32 {
     crate::sys::clock::monotonic_coarse_ms() as u32
 }
 

@@ -47,6 +47,16 @@ enum Next {
 }
 
 impl Linger {
+    /// So much more is discarded. Enough: for this turn (true), or for good (false).
+    fn count(&mut self, portion: &mut usize, bytes: usize) -> Option<bool> {
+        self.discarded += bytes;
+        *portion += bytes;
+        if self.discarded >= MAX_DISCARD {
+            return Some(false);
+        }
+        (*portion >= DISCARD_BUDGET).then_some(true)
+    }
+
     fn look(&mut self, body: &Body, now: u64, bound: Duration) -> Next {
         let mut again = false;
         if !self.input_over && !body.flush.is_closed() {
@@ -150,13 +160,8 @@ fn discard(body: &Body, linger: &mut Linger) -> bool {
                 return false;
             }
             Ok(n) => {
-                linger.discarded += n;
-                portion += n;
-                if linger.discarded >= MAX_DISCARD {
-                    return false;
-                }
-                if portion >= DISCARD_BUDGET {
-                    return true;
+                if let Some(again) = linger.count(&mut portion, n) {
+                    return again;
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
@@ -170,8 +175,10 @@ fn discard(body: &Body, linger: &mut Linger) -> bool {
                     linger.input_over = true;
                     return false;
                 }
-                linger.discarded += TICKET_BYTES;
-                portion += TICKET_BYTES;
+                // Whoever sends nothing but tickets does not hold the loop.
+                if let Some(again) = linger.count(&mut portion, TICKET_BYTES) {
+                    return again;
+                }
             }
             Err(error) => {
                 body.end(CloseReason::from_io("recv", &error));
@@ -179,5 +186,29 @@ fn discard(body: &Body, linger: &mut Linger) -> bool {
                 return false;
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{DISCARD_BUDGET, Linger, MAX_DISCARD, TICKET_BYTES};
+
+    #[test]
+    fn tickets_are_bounded_in_a_turn_and_in_all() {
+        let (mut linger, mut taken, mut turns) = (Linger::default(), 0, 0);
+        loop {
+            let mut portion = 0;
+            let again = std::iter::repeat_with(|| {
+                taken += 1;
+                linger.count(&mut portion, TICKET_BYTES)
+            });
+            let again = again.take(1000).flatten().next().expect("a turn has an end");
+            assert!(portion <= DISCARD_BUDGET);
+            turns += 1;
+            if !again {
+                break;
+            }
+        }
+        assert_eq!((taken, turns), (MAX_DISCARD / TICKET_BYTES, MAX_DISCARD / DISCARD_BUDGET));
     }
 }

@@ -143,7 +143,7 @@ impl Reactor {
     }
 
     /// Tasks that other threads woke since the inbox was read; true: there are some to be polled in this pass. Not past
-    /// other messages: what was posted before a wake is run before its task.
+    /// other messages: what was posted before a wake is run before its task (of up to `INBOX_BUDGET` messages).
     #[inline(never)]
     fn refill(&self, rounds: &mut u32) -> bool {
         *rounds -= 1;
