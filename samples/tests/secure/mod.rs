@@ -30,7 +30,8 @@ pub(crate) fn try_it(sample: &Sample, more: &[&str]) -> (String, String) {
 
 /// The curl command that the start line suggests, behind `what`.
 pub(crate) fn curl(sample: &Sample, what: &str) -> Command {
-    let line = sample.first_line.split(what).nth(1).unwrap().split("   (").next().unwrap();
+    // Behind it: what else it needs, or what Ctrl-C does.
+    let line = sample.first_line.split(what).nth(1).unwrap().split("   ").next().unwrap();
     let mut words = line.split(' ').filter(|word| !word.is_empty());
     let mut command = Command::new(words.next().unwrap());
     assert_eq!(command.get_program(), "curl");
