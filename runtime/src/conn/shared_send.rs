@@ -267,3 +267,21 @@ impl SharedWriter {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Stamp;
+    use std::time::Duration;
+
+    /// A stamp from the beginning of a long pass would turn back the read clocks of members on other reactors.
+    #[test]
+    fn a_stamp_is_the_time_though_its_task_holds_the_loop() {
+        let (before, after) = crate::block_on(async {
+            let before = Stamp::now();
+            // sleep: time is what is measured.
+            std::thread::sleep(Duration::from_millis(100));
+            (before, Stamp::now())
+        });
+        assert!(after.0.wrapping_sub(before.0) >= 50, "{before:?} and 100 ms later {after:?}");
+    }
+}
