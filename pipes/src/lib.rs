@@ -99,7 +99,7 @@ pub use compat::tower::{
 pub use compat::tower::{TowerCall, TowerService};
 pub use control::PipeHandle;
 pub use duplex::{DualPipe, Duplex};
-pub use hub::Hub;
+pub use hub::{Hub, HubOptions};
 pub use read_pipe::{ReadPipe, ReadResult};
 pub use read_slice::ReadSlice;
 pub use reader::{DEFAULT_MAX_HELD, PipeReader};

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 /// Options common to the server samples; each has an environment variable too.
 #[derive(Args, Clone, Debug)]
 pub struct ServerArgs {
-    /// Address to listen on; a bare HOST:PORT works as well.
-    #[arg(long, default_value = "127.0.0.1")]
+    /// Address to listen on: HOST or HOST:PORT.
+    #[arg(long, default_value = "127.0.0.1", value_parser = tcp)]
     pub addr: String,
     /// Port, when --addr names none.
     #[arg(long, env = "PLAYGROUND_PORT", default_value_t = 8080)]
@@ -19,6 +19,10 @@ pub struct ServerArgs {
     /// Reactors, one thread each; 0 is one per CPU.
     #[arg(long, env = "PLAYGROUND_REACTORS", default_value_t = 0)]
     pub reactors: usize,
+}
+
+fn tcp(addr: &str) -> Result<String, &'static str> {
+    if addr.starts_with("unix:") { Err("the samples serve TCP: HOST or HOST:PORT") } else { Ok(addr.to_owned()) }
 }
 
 impl ServerArgs {

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 pub const END: &[u8; 4] = b"\r\n\r\n";
 /// Bytes of a request head; more without a blank line is refused with [`TOO_LARGE`].
 pub const MAX_HEAD: usize = 64 * 1024;
+/// Bytes of an answer's body that `--body` may ask for.
+const MAX_BODY: usize = 1 << 30;
 /// How long a head may take from its first byte: a client that stalls in the middle of it is gone by then.
 pub const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 /// The answer to a head that is too large; the connection closes behind it.
@@ -41,11 +43,11 @@ pub fn body(text: &str) -> io::Result<Vec<u8>> {
         "bench" => b"Hello, World!".to_vec(),
         number => match number.parse::<usize>() {
             Ok(0) => Vec::new(),
-            Ok(n) => [vec![b'x'; n - 1], vec![b'\n']].concat(),
-            Err(_) => {
+            Ok(n) if n <= MAX_BODY => [vec![b'x'; n - 1], vec![b'\n']].concat(),
+            _ => {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidInput,
-                    format!("--body {number}: 'ok', 'bench' or a number of bytes"),
+                    format!("--body {number}: 'ok', 'bench' or a number of bytes, at most {MAX_BODY}"),
                 ));
             }
         },

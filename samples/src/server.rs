@@ -83,11 +83,11 @@ pub fn run_saying(
     let many = if handles.len() == 1 { "" } else { "s" };
     let (reactors, hint) = (handles.len(), what_to_type(addr));
     let report = runtime.run_with(GRACE, || {
-        println!("[{name}] {reactors} reactor{many} on {addr}; try: {hint}   (Ctrl-C drains and prints the counters)");
+        println!("[{name}] {reactors} reactor{many} on {addr}; try: {hint}   (Ctrl-C drains, a second one cuts; then come the counters)");
     })?;
     println!("[{name}] stopped in {:?}, {} connections cut", report.took, report.cut);
-    for handle in &handles {
-        println!("{}", handle.stats());
+    for (index, handle) in handles.iter().enumerate() {
+        println!("-- reactor {index}\n{}", handle.stats());
     }
     let workers = handles[0].workers().report();
     if workers.polls + workers.jobs_done > 0 {

@@ -150,7 +150,7 @@ fn a_held_read_costs_one_buffer_and_gives_it_back() {
     });
     let size = ReactorConfig::default().recv_buffer_size as u64;
     let one = |peer: &mut Peer| peer.send(b"x").unwrap();
-    let (each, peers) = cost(&server, 300, one, |n| server.stats().buffers_outstanding as u64 == n);
+    let (each, peers) = cost(&server, 300, one, |n| server.stats().buffers_outstanding == n);
     assert!(each <= size + 8192, "a held read costs {each} bytes");
     opened.open();
     assert!(wait_until(SOON, || server.stats().buffers_outstanding == 0), "{:?}", server.stats());

@@ -77,12 +77,12 @@ use std::time::Duration;
 /// connections go on.
 ///
 /// ```
-/// # use epoxide_pipes::hub::*;
+/// use epoxide_pipes::hub::{Hub, HubOptions};
 /// # use std::io::Read as _;
 /// # epoxide::block_on(async {
 /// # let (mut peer, ours) = std::os::unix::net::UnixStream::pair()?;
 /// # let (_read, writer) = epoxide::Connection::from_unix(ours)?.into_shared(epoxide::SharedLimits::default());
-/// # let hub = Hub::new(HubOptions::default())?;
+/// let hub = Hub::new(HubOptions::default())?;
 /// let member = hub.join(writer)?;
 /// let tally = hub.broadcast("hello")?;
 /// assert_eq!(tally.sent + tally.queued, 1);

@@ -48,7 +48,8 @@ impl WriteHalf {
     /// file that is not in the page cache blocks its loop** until the disk has answered: for such files send from another
     /// thread. A poll on a reactor sends `flush_budget` at most, elsewhere 4 MiB, then others get their turn.
     ///
-    /// The file must not change meanwhile: bytes that are written over may go out in either form.
+    /// A `std::fs::File` goes in as `OwnedFd::from(file)`; an `Arc<OwnedFd>` serves one open file to many. It must not change
+    /// meanwhile: bytes that are written over may go out in either form.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] when `file` is not a regular file or ends before `range` does: nothing was sent, the

@@ -211,6 +211,15 @@ impl<Kind> Builder<Kind> {
     }
 
     /// Called on each reactor's thread before it accepts. An error fails the start with its text.
+    ///
+    /// ```
+    /// # let mut server = epoxide::Runtime::builder();
+    /// server.on_start(|reactor| {
+    ///     println!("reactor {} starts", reactor.id());
+    ///     std::io::Result::Ok(())
+    /// });
+    /// # server.build().unwrap();
+    /// ```
     pub fn on_start<O: Outcome>(&mut self, hook: impl Fn(&ReactorHandle) -> O + Send + Sync + 'static) -> &mut Self {
         self.hooks.start.push(Arc::new(move |reactor| hook(reactor).settle()));
         self

@@ -8,7 +8,6 @@ use std::fmt;
 use std::io;
 
 /// A failed step with its subject, carried inside an `io::Error` of the same kind.
-#[derive(Debug)]
 pub(crate) struct SysError {
     /// The step, as the manual pages call it: "bind", "listen".
     pub(crate) op: &'static str,
@@ -30,6 +29,13 @@ impl fmt::Display for SysError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The text of an os error ends in "(os error N)", so the errno is in it.
         write!(f, "{} {}: {}", self.op, self.what, self.source)
+    }
+}
+
+/// The same: a `main` that returns its error prints it by this.
+impl fmt::Debug for SysError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

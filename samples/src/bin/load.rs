@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 #[command(about = "A closed-loop HTTP/1 load client; prints requests/s every second and latencies at the end.")]
 struct Args {
     /// HOST:PORT of the server.
-    #[arg(long, default_value = "127.0.0.1:8080")]
+    #[arg(long, default_value = "127.0.0.1:8080", value_parser = host_and_port)]
     addr: String,
-    /// What to ask for.
-    #[arg(long, default_value = "/")]
+    /// What to ask for; begins with a slash.
+    #[arg(long, default_value = "/", value_parser = path)]
     path: String,
     /// Connections, over all threads.
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -36,6 +36,19 @@ struct Args {
     /// Seconds until a connect or an answer is given up.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
+}
+
+fn host_and_port(addr: &str) -> Result<String, &'static str> {
+    let port = addr.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+    if addr.contains('/') || !matches!(port, Some(Ok(_))) {
+        Err("HOST:PORT, without http://")
+    } else {
+        Ok(addr.to_owned())
+    }
+}
+
+fn path(path: &str) -> Result<String, &'static str> {
+    if path.starts_with('/') { Ok(path.to_owned()) } else { Err("a path begins with a slash") }
 }
 
 /// Failures in a row until a client gives up: a server that is not there is not asked for ever.
