@@ -140,17 +140,22 @@ fn an_alert_is_an_error_that_names_it() {
     let (server, ends) = serve(&case, &auth.build().unwrap(), echo);
     for ktls in BOTH {
         let config = world.client().ktls(ktls).build().unwrap();
-        let error = epoxide::block_on(async {
-            let mut conn = config.connect(server.addr(), "localhost").await.unwrap();
-            let by_kernel = conn.facts().kernel_rx();
-            assert_eq!(by_kernel, kernel_has_tls() && ktls == Ktls::TxRx);
-            let first = conn.read().await.map(drop).unwrap_err();
-            assert_eq!(conn.read().await.map(drop).unwrap_err().to_string(), first.to_string());
-            first
+        let wanted = kernel_has_tls() && ktls == Ktls::TxRx;
+        // A server whose FIN is there before the keys are in the kernel leaves the session to this process.
+        let by_kernel = (0..50).any(|_| {
+            let (error, by_kernel) = epoxide::block_on(async {
+                let mut conn = config.connect(server.addr(), "localhost").await.unwrap();
+                let by_kernel = conn.facts().kernel_rx();
+                let first = conn.read().await.map(drop).unwrap_err();
+                assert_eq!(conn.read().await.map(drop).unwrap_err().to_string(), first.to_string());
+                (first, by_kernel)
+            });
+            assert!(matches!(TlsError::of(&error), Some(TlsError::Decrypt { .. })), "{error}");
+            assert!(error.to_string().to_lowercase().replace('_', " ").contains("certificate required"), "{error}");
+            assert!(ends.recv_timeout(HANG).unwrap().is_err());
+            by_kernel == wanted
         });
-        assert!(matches!(TlsError::of(&error), Some(TlsError::Decrypt { .. })), "{error}");
-        assert!(error.to_string().to_lowercase().replace('_', " ").contains("certificate required"), "{error}");
-        assert!(ends.recv_timeout(HANG).unwrap().is_err());
+        assert!(by_kernel, "vacuity: never by whom it was to be, {ktls:?}");
     }
 }
 
