@@ -15,20 +15,25 @@ const INBOX_BUDGET: usize = 4096;
 const MAX_PORTIONS: usize = 16;
 
 impl Reactor {
-    pub(super) fn read_inbox(&mut self) {
+    /// True: something was there.
+    pub(super) fn read_inbox(&mut self) -> bool {
+        let mut came = false;
         // Looked at first: a pop of an empty queue costs more, once a pass.
         if self.home.has_wakes() {
             self.read_wakes();
+            came = true;
         }
         for _ in 0..INBOX_BUDGET {
             // As above.
             if !self.home.has_messages() {
-                return;
+                return came;
             }
+            came = true;
             if let Some(msg) = self.home.take_message() {
                 self.serve(msg);
             }
         }
+        came
     }
 
     /// Serves the wakes that came from other threads.

@@ -29,10 +29,9 @@ impl Reactor {
         self.home.counts.add_own(Count::Passes, 1);
         self.home.counts.add_own(Count::Events, events as u64);
 
-        // An awake reactor gets no event for what other threads send it.
-        let nobody_came = events == 0 && !self.home.has_wakes() && !self.home.has_messages();
         self.dispatch(events);
-        self.read_inbox();
+        // An awake reactor gets no event for what other threads send it.
+        let nobody_came = !self.read_inbox() && events == 0;
         self.accept_ready();
         self.serve_owed(nobody_came);
         if self.timers.next_deadline().is_some() && self.timers.fire(time::now()) > 0 {
