@@ -59,6 +59,32 @@ fn one_connection_is_used_again_and_again() {
     assert_eq!(server.stats().accepted, 1);
 }
 
+/// From other threads the next request may come before the connection's driver knows that the last one is over.
+#[test]
+fn other_threads_use_connections_again_too() {
+    let case = Case::start();
+    let server = Desk::default().start(&case, Place::Reactor);
+    let home = Server::start(&case, |_| {});
+    let addr = server.addr();
+    let (threads, rounds) = (4, 200);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let all = async {
+                for _ in 0..rounds {
+                    let client = Client::new(home.reactor(), ClientOptions::default()).unwrap();
+                    for _ in 0..3 {
+                        assert_eq!(text(&client, get(addr, "/")).await.unwrap(), "ok");
+                    }
+                }
+            };
+            scope.spawn(|| epoxide::block_on(epoxide::time::timeout(LONG * 2, all)).expect("in time"));
+        }
+    });
+    let more = server.stats().accepted - threads * rounds;
+    // None of 1600 on a quiet machine, 36 to 458 without the wait.
+    assert!(more <= 20, "{more} more connections than clients, which each ask for one thing after the other");
+}
+
 #[test]
 fn host_names_are_looked_up() {
     let case = Case::start();

@@ -3,12 +3,13 @@
 //! Job: find or make a connection, send, give it back when the answer's body is over. State owned: the pool, behind a
 //! mutex that guards no user code. Thread class: any thread. Laws kept: 6 (idle connections end at a drain), 10, 16.
 
+use super::client_body::{ClientBody, Lease};
 use super::client_error::HttpClientError;
 use super::client_io::{ClientIo, HeadWait};
 use super::client_options::ClientOptions;
 use super::pool::{Health, Pool};
 use epoxide::{AbortHandle, Connection, Draining, PostError, ReactorHandle, time};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::Body;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::header::{HOST, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
@@ -19,7 +20,12 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a request waits for a pooled connection whose answer is over for its reader, on another thread than the
+/// connection's, but not yet for its driver. Without it up to a quarter of such requests got new connections; it is not
+/// longer because a driver may still be sending a body that nobody waits for.
+const GRACE: Duration = Duration::from_millis(5);
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -49,7 +55,7 @@ pub struct HttpClient<B> {
     inner: Arc<Inner<B>>,
 }
 
-struct Inner<B> {
+pub(super) struct Inner<B> {
     reactor: ReactorHandle,
     options: ClientOptions,
     pool: Mutex<Pool<Link<B>>>,
@@ -58,7 +64,7 @@ struct Inner<B> {
 }
 
 /// A connection: hyper's end of it, and the wait for the head of its next answer.
-struct Link<B> {
+pub(super) struct Link<B> {
     /// Dropped before the sender, which wakes the driver.
     _alive: Arc<()>,
     sender: SendRequest<B>,
@@ -91,6 +97,29 @@ impl<B> Drop for Inner<B> {
 impl<B> Inner<B> {
     fn pool(&self) -> MutexGuard<'_, Pool<Link<B>>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn put(&self, host: &str, link: Link<B>) {
+        let (over, keeper) = self.pool().put(host, Instant::now(), link);
+        drop(over);
+        if let Some(keeper) = keeper {
+            keeper.wake();
+        }
+    }
+}
+
+/// A connection that goes back to its pool if it is not taken: it may still carry somebody's upload.
+struct Waiting<'a, B> {
+    client: &'a Inner<B>,
+    host: &'a str,
+    link: Option<Link<B>>,
+}
+
+impl<B> Drop for Waiting<'_, B> {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.take() {
+            self.client.put(self.host, link);
+        }
     }
 }
 
@@ -129,7 +158,7 @@ where
         let connect_method = request.method() == Method::CONNECT;
         let mut request = prepared(request, &key)?;
         loop {
-            let (mut link, reused) = match self.idle(&key) {
+            let (mut link, reused) = match self.idle(&key).await {
                 Some(link) => (link, true),
                 None => (self.connect(&host, port, &key).await?, false),
             };
@@ -162,10 +191,18 @@ where
         }
     }
 
-    fn idle(&self, key: &str) -> Option<Link<B>> {
+    /// A connection of the pool that takes a request.
+    async fn idle(&self, key: &str) -> Option<Link<B>> {
         let (found, dead) = self.inner.pool().take(key, Instant::now(), health);
         drop(dead);
-        found
+        let (link, health) = found?;
+        if health == Health::Ready {
+            return Some(link);
+        }
+        let mut waiting = Waiting { client: &self.inner, host: key, link: Some(link) };
+        let ready = time::timeout(GRACE, waiting.link.as_mut()?.sender.ready()).await.ok()?;
+        let link = waiting.link.take();
+        ready.ok().and(link)
     }
 
     async fn connect(&self, host: &str, port: u16, key: &str) -> Result<Link<B>, HttpClientError> {
@@ -280,106 +317,6 @@ fn prepared<B>(mut request: Request<B>, key: &str) -> Result<Request<B>, HttpCli
     request.headers_mut().entry(HOST).or_insert(host);
     *request.version_mut() = Version::HTTP_11;
     Ok(request)
-}
-
-/// A connection that goes back to its pool.
-struct Lease<B> {
-    client: Weak<Inner<B>>,
-    host: String,
-    link: Link<B>,
-}
-
-impl<B> Lease<B> {
-    fn give_back(self) {
-        let Some(client) = self.client.upgrade() else { return };
-        let (over, keeper) = client.pool().put(&self.host, Instant::now(), self.link);
-        drop(over);
-        if let Some(keeper) = keeper {
-            keeper.wake();
-        }
-    }
-}
-
-/// The body of an answer. Its connection goes back to the pool at the body's end; dropped before, it is closed.
-///
-/// ```
-/// # use epoxide_pipes::*;
-/// # let mut server = epoxide::Runtime::builder();
-/// # server.listen("127.0.0.1:0", |conn| {
-/// #     let hello = |_| async { std::io::Result::Ok(hyper::Response::new("hello".to_owned())) };
-/// #     serve_http(conn, hyper::service::service_fn(hello), HttpOptions::default())
-/// # });
-/// # let server = server.build().unwrap();
-/// # let addr = server.local_addrs()[0];
-/// # epoxide::block_on(async {
-/// # let client = HttpClient::new(epoxide::ReactorHandle::current().unwrap(), ClientOptions::default())?;
-/// # let request = hyper::Request::get(format!("http://{addr}/")).body(String::new()).unwrap();
-/// use http_body_util::BodyExt;
-///
-/// let body: ClientBody<String> = client.request(request).await.unwrap().into_body();
-/// assert_eq!(body.collect().await.unwrap().to_bytes(), "hello");
-/// # std::io::Result::Ok(())
-/// # }).unwrap();
-/// ```
-pub struct ClientBody<B> {
-    body: Incoming,
-    lease: Option<Lease<B>>,
-}
-
-impl<B> ClientBody<B> {
-    fn new(body: Incoming, lease: Option<Lease<B>>) -> Self {
-        let mut this = Self { body, lease };
-        this.look();
-        this
-    }
-
-    fn look(&mut self) {
-        if self.body.is_end_stream()
-            && let Some(lease) = self.lease.take()
-        {
-            lease.give_back();
-        }
-    }
-}
-
-impl<B> fmt::Debug for ClientBody<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientBody").field("body", &self.body).finish_non_exhaustive()
-    }
-}
-
-/// Nothing in it is pinned.
-impl<B> Unpin for ClientBody<B> {}
-
-impl<B> Body for ClientBody<B> {
-    type Data = <Incoming as Body>::Data;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        match &frame {
-            Poll::Ready(None) => {
-                if let Some(lease) = self.lease.take() {
-                    lease.give_back();
-                }
-            }
-            Poll::Ready(Some(Ok(_))) => self.look(),
-            Poll::Ready(Some(Err(_))) => self.lease = None,
-            Poll::Pending => {}
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 #[cfg(feature = "tower")]

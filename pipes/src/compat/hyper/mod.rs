@@ -13,11 +13,13 @@
 //! | `tracked` | counts the requests in progress |
 //! | `body_timeout` | a clock for each request's body |
 //! | `upgraded` | the stream of an upgraded connection |
-//! | `client`, `client_options`, `client_error`, `pool` | the client, what it can be told, its errors, its idle connections |
+//! | `client`, `client_body`, `client_options`, `client_error` | the client, its answers' bodies, what it can be told, its errors |
+//! | `pool` | its idle connections |
 //! | `client_io` | what a client's connection reads and writes through |
 
 mod body_timeout;
 mod client;
+mod client_body;
 mod client_error;
 mod client_io;
 mod client_options;
@@ -32,7 +34,8 @@ mod tracked;
 mod upgraded;
 
 pub use body_timeout::{BodyTimeout, TimedBody};
-pub use client::{ClientBody, HttpClient};
+pub use client::HttpClient;
+pub use client_body::ClientBody;
 pub use client_error::HttpClientError;
 pub use client_options::ClientOptions;
 pub use options::{HttpOptions, HttpOptionsBuilder, HttpVersions};

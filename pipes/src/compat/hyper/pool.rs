@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Health {
     Ready,
-    /// Not now: what it carried last is not over yet.
+    /// Not now: what it carried last is not over yet on the connection's own thread.
     NotYet,
     Dead,
 }
@@ -32,8 +32,14 @@ impl<C> Pool<C> {
         Self { hosts: HashMap::new(), timeout, max_per_host, closed: false, keeper: None }
     }
 
-    /// One to `host` that can be used at once, and what is to be dropped (by the caller, outside of its lock).
-    pub(super) fn take(&mut self, host: &str, now: Instant, health: impl Fn(&C) -> Health) -> (Option<C>, Vec<C>) {
+    /// One to `host` that can be used at once, or else the newest of those that are about to be, with what it is good for;
+    /// and what is to be dropped (by the caller, outside of its lock).
+    pub(super) fn take(
+        &mut self,
+        host: &str,
+        now: Instant,
+        health: impl Fn(&C) -> Health,
+    ) -> (Option<(C, Health)>, Vec<C>) {
         let mut dead = Vec::new();
         let Some(idle) = self.hosts.get_mut(host) else { return (None, dead) };
         let mut kept = VecDeque::new();
@@ -44,10 +50,13 @@ impl<C> Pool<C> {
                 _ if is_old(since, now, self.timeout) => dead.push(connection),
                 Health::NotYet => kept.push_front((since, connection)),
                 Health::Ready => {
-                    found = Some(connection);
+                    found = Some((connection, Health::Ready));
                     break;
                 }
             }
+        }
+        if found.is_none() {
+            found = kept.pop_back().map(|(_, connection)| (connection, Health::NotYet));
         }
         idle.append(&mut kept);
         if idle.is_empty() {
@@ -129,20 +138,28 @@ mod tests {
     fn the_newest_of_the_host_is_handed_out() {
         let now = Instant::now();
         let mut pool = pool(&[("a", "a1"), ("a", "a2"), ("b", "b1")], now);
-        assert_eq!(pool.take("a", now, |_| Health::Ready).0, Some("a2"));
-        assert_eq!(pool.take("a", now, |_| Health::Ready).0, Some("a1"));
+        assert_eq!(pool.take("a", now, |_| Health::Ready).0, Some(("a2", Health::Ready)));
+        assert_eq!(pool.take("a", now, |_| Health::Ready).0, Some(("a1", Health::Ready)));
         assert_eq!(pool.take("a", now, |_| Health::Ready).0, None);
         assert_eq!(pool.len(), 1);
     }
 
     #[test]
-    fn neither_the_dead_nor_the_old_nor_the_unready_are_handed_out() {
+    fn neither_the_dead_nor_the_old_are_handed_out_and_the_unready_last() {
         let now = Instant::now();
-        let mut pool = pool(&[("a", "dead"), ("a", "busy")], now);
-        let health = |name: &&str| if *name == "dead" { Health::Dead } else { Health::NotYet };
-        assert_eq!(pool.take("a", now, health), (None, vec!["dead"]));
-        assert_eq!(pool.len(), 1, "what is not ready yet stays");
-        assert_eq!(pool.take("a", now + 10 * SECOND, |_| Health::Ready), (None, vec!["busy"]), "too old");
+        let mut pool = Pool::new(10 * SECOND, 4);
+        for name in ["ready", "busy1", "dead", "busy2"] {
+            assert!(pool.put("a", now, name).0.is_none());
+        }
+        let health = |name: &&str| match *name {
+            "dead" => Health::Dead,
+            "ready" => Health::Ready,
+            _ => Health::NotYet,
+        };
+        assert_eq!(pool.take("a", now, health), (Some(("ready", Health::Ready)), vec!["dead"]));
+        assert_eq!(pool.len(), 2, "what is not ready yet stays");
+        assert_eq!(pool.take("a", now, health), (Some(("busy2", Health::NotYet)), vec![]), "the newest of them");
+        assert_eq!(pool.take("a", now + 10 * SECOND, |_| Health::Ready), (None, vec!["busy1"]), "too old");
     }
 
     #[test]
