@@ -139,7 +139,8 @@ where
         Ok(Self { inner: Arc::new(Inner { reactor, options, pool, keeper: OnceLock::new() }) })
     }
 
-    /// How many connections are idle.
+    /// How many connections the pool holds: the idle ones, and those whose answer is over for its reader but not yet for
+    /// the connection's own thread, which are about to be idle. One that died is counted until somebody looks at it.
     pub fn idle_connections(&self) -> usize {
         self.inner.pool().len()
     }
