@@ -6,9 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use epoxide::{
-    Address, Connect, ConnectAddr, ConnectOptions, Connection, Reactor, ReactorConfig, ReactorHandle, Runtime,
-};
+use epoxide::{Connect, ConnectAddr, ConnectOptions, Connection, Reactor, ReactorConfig, ReactorHandle, Runtime};
 use epoxide_tests_e2e::{Case, Server, block_within, echo, free_fd_limit, loopback, poll_once, stage, wait_until};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{
