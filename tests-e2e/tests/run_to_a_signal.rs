@@ -4,13 +4,14 @@ use std::fs;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
+use std::sync::Once;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use epoxide::signal::{SignalKind, Signals};
 use epoxide::{Builder, Connection, ReactorHandle, Runtime};
-use epoxide_tests_e2e::{Case, Ending, Gate, Peer, echo, loopback, wait_until};
+use epoxide_tests_e2e::{Case, Ending, Gate, Parker, Peer, echo, loopback, poll_once, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -18,11 +19,16 @@ const SOON: Duration = Duration::from_secs(10);
 /// Longer than any test: whoever waits for it fails by the watchdog.
 const NEVER: Duration = Duration::from_secs(600);
 
-/// The pipes of the signal watches stay open for the life of the process: two are made before anything is counted.
+/// Signal watches that a process may have.
+const WATCHES: usize = 16;
+
+/// The pipes of the signal watches stay open for the life of the process: all are made before anything is counted.
 fn start() -> Case {
-    epoxide::block_on(async {
-        let watches = [SignalKind::User1, SignalKind::User2].map(|kind| Signals::new(&[kind]).unwrap());
-        drop(watches);
+    static MADE: Once = Once::new();
+    MADE.call_once(|| {
+        epoxide::block_on(async {
+            drop([(); WATCHES].map(|()| Signals::new(&[SignalKind::User1]).unwrap()));
+        });
     });
     Case::start()
 }
@@ -190,4 +196,39 @@ fn it_does_not_wait_where_nobody_may() {
         assert_eq!(error.kind(), io::ErrorKind::Deadlock);
         assert!(error.to_string().contains(place) && error.to_string().contains("Runtime::run"), "{error}");
     }
+}
+
+/// One more watch than there may be is refused, by `run` too, and nothing is taken away from anybody; one that goes makes room.
+#[test]
+fn too_many_watches_are_refused() {
+    let _case = start();
+    epoxide::block_on(async {
+        let mut watches: Vec<_> = (0..WATCHES).map(|_| Signals::new(&[SignalKind::User1]).unwrap()).collect();
+        let refused = Signals::new(&[SignalKind::User1]).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded);
+        assert!(refused.to_string().contains("16"), "{refused}");
+        let run = || Runtime::builder().reactors(1).build().unwrap().run(SOON).map(drop);
+        let refused = thread::spawn(run).join().unwrap().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded);
+        signal(Signal::SIGUSR1);
+        assert_eq!(watches[WATCHES - 1].next().await.unwrap(), SignalKind::User1);
+        watches.pop();
+        Signals::new(&[SignalKind::User1]).unwrap();
+    });
+}
+
+/// Ctrl-C as a future, once; given up, the signal is not its.
+#[test]
+fn an_interrupt_is_waited_for() {
+    let _case = start();
+    epoxide::block_on(async {
+        let mut waiting = std::pin::pin!(epoxide::signal::ctrl_c());
+        let parker = Parker::new();
+        assert!(poll_once(waiting.as_mut(), &parker).is_pending());
+        assert!(is_caught(Signal::SIGINT));
+        signal(Signal::SIGINT);
+        waiting.await.unwrap();
+        drop(epoxide::signal::ctrl_c());
+    });
+    assert!(!is_caught(Signal::SIGINT), "nobody waits for it any more");
 }
