@@ -5,7 +5,7 @@
 
 use super::Reactor;
 use crate::exec::home::Stage;
-use crate::exec::local;
+use crate::exec::{late, local};
 use crate::stats::{Count, Gauge};
 use crate::sys;
 use crate::time;
@@ -29,7 +29,9 @@ impl Reactor {
         self.home.counts.add_own(Count::Passes, 1);
         self.home.counts.add_own(Count::Events, events as u64);
 
+        late::begin();
         self.dispatch(events);
+        late::end();
         // An awake reactor gets no event for what other threads send it.
         let nobody_came = !self.read_inbox() && events == 0;
         self.accept_ready();
