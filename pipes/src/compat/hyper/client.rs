@@ -19,7 +19,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// How long a request waits for a pooled connection whose answer is over for its reader, on another thread than the
@@ -330,7 +330,7 @@ where
     type Error = HttpClientError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, HttpClientError>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HttpClientError>> {
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), HttpClientError>> {
         Poll::Ready(Ok(()))
     }
 
