@@ -21,6 +21,7 @@ impl Reactor {
                     // A listener that is gone may have left an event in this batch.
                     if let Some(listener) = self.listeners.get_mut(key.slot()) {
                         listener.ready = true;
+                        self.accept_due = true;
                     }
                 }
                 continue;

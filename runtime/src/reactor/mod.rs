@@ -58,6 +58,8 @@ pub(crate) struct Reactor {
     events: Events,
     table: Table,
     listeners: Vec<Listener>,
+    /// An event of this pass said that a listener has somebody.
+    accept_due: bool,
     /// Connections of the whole runtime.
     limit: Arc<Limit>,
     watches: Watches,
@@ -113,6 +115,7 @@ impl Reactor {
             epoll,
             table: Table::new(),
             listeners: Vec::new(),
+            accept_due: false,
             limit,
             watches: Watches::new(),
             owed: VecDeque::new(),

@@ -4,6 +4,7 @@
 //! Laws kept: none. Timers do not use the coarse clock: it lags by up to a
 //! kernel tick (4 ms is common), which would fire them early.
 
+// Not rustix's: it looks for the vDSO by itself, which crashes where there is none to be read (under valgrind).
 use nix::time::{ClockId, clock_gettime};
 
 /// Milliseconds of CLOCK_MONOTONIC_COARSE, rounded down: for the sweep only. Read from the vDSO.
