@@ -1,14 +1,16 @@
 //! The words of the errors, their kinds as `io::Error`, and what they lead on to: each says what to do, and none loses its cause.
 
+use std::cell::Cell;
 use std::error::Error;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener};
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener, TcpStream};
 use std::path::Path;
+use std::rc::Rc;
 
 use epoxide::workers::SubmitError;
 use epoxide::{
-    Address, Clock, CloseReason, ConnectAddr, JoinError, ListenAddr, PostError, ReactorConfig, Refusal, RehomeError,
-    Runtime, block_on, spawn_local,
+    Address, Clock, CloseReason, ConnectAddr, Connection, JoinError, ListenAddr, PostError, Reactor, ReactorConfig,
+    Refusal, RehomeError, Runtime, block_on, spawn_local,
 };
 
 const RESET: CloseReason = CloseReason::PeerReset { errno: 104 };
@@ -99,6 +101,45 @@ fn a_task_without_a_result_says_why() {
     assert_eq!(payload.into_inner().downcast_ref(), Some(&42));
 }
 
+/// A second reactor on a thread is refused, and what was handed to it settles.
+#[test]
+fn a_thread_has_one_reactor() {
+    block_on(async {
+        let second = Reactor::builder().build().unwrap();
+        let task = second.handle().spawn(async { 1 }).unwrap();
+        check(second.run().unwrap_err(), ErrorKind::InvalidInput, &["one thread, one reactor"]);
+        assert!(matches!(task.await, Err(JoinError::Stopped)));
+        // The first one goes on.
+        assert_eq!(spawn_local(async { 2 }).await.unwrap(), 2);
+    });
+}
+
+/// The handler is built on each reactor, and need not be `Send`.
+#[test]
+fn a_handler_may_be_built_on_its_reactor() {
+    let mut builder = Runtime::builder();
+    builder.reactors(2).listen_with("127.0.0.1:0", |reactor| {
+        let (served, reactor) = (Rc::new(Cell::new(0)), reactor.id());
+        move |mut connection: Connection| {
+            let served = served.clone();
+            async move {
+                served.set(served.get() + 1);
+                connection.send_all(format!("{reactor} {}", served.get()).as_bytes()).await
+            }
+        }
+    });
+    let runtime = builder.build().unwrap();
+    let mut count = [0, 0];
+    for _ in 0..20 {
+        let mut text = String::new();
+        io::Read::read_to_string(&mut TcpStream::connect(runtime.local_addrs()[0]).unwrap(), &mut text).unwrap();
+        let (reactor, served) = text.split_once(' ').expect("two numbers");
+        let reactor: usize = reactor.parse().unwrap();
+        count[reactor] += 1;
+        assert_eq!(served.parse(), Ok(count[reactor]), "each reactor has a state of its own");
+    }
+}
+
 /// Addresses of every form come out as they were given, and what is none says what one looks like.
 #[test]
 fn addresses_of_every_form() {
@@ -140,7 +181,7 @@ fn nothing_shows_its_contents() {
     };
     block_on(async {
         let (mut peer, ours) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut connection = epoxide::Connection::from_unix(ours).unwrap();
+        let mut connection = Connection::from_unix(ours).unwrap();
         io::Write::write_all(&mut peer, SECRET.as_bytes()).unwrap();
         let received = connection.read().await.unwrap().unwrap();
         assert_eq!(&received[..], SECRET.as_bytes());
@@ -163,7 +204,7 @@ fn nothing_shows_its_contents() {
     let runtime = builder.build().unwrap();
     assert!(format!("{runtime:?}").contains("127.0.0.1"));
     assert!(format!("{:?}", runtime.handle().workers()).starts_with("Workers"));
-    let mut reactor = epoxide::Reactor::builder();
+    let mut reactor = Reactor::builder();
     reactor.listen("127.0.0.1:0", |_| async {});
     let reactor = reactor.build().unwrap();
     assert!(format!("{reactor:?}").contains("127.0.0.1") && reactor.addresses().len() == 1);

@@ -1,14 +1,15 @@
-//! Law 8 in the hub: whoever moves a member's backlog on stops after 256 KiB, and the member's reactor goes on in turns.
+//! A member's backlog: whoever moves it on stops after 256 KiB and the member's reactor goes on in turns (law 8); and what it
+//! says of a connection that has ended.
 
 use std::io;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use epoxide::{Connection, ReactorConfig, SharedLimits, SharedWriter};
+use epoxide::{CloseReason, Connection, ReactorConfig, Refusal, SendOutcome, SharedLimits, SharedWriter};
 use epoxide_pipes::hub::{BacklogLimits, HubOptions, Policy};
 use epoxide_tests_e2e::broadcast::{FRAME, hub, numbers, until};
-use epoxide_tests_e2e::{Case, Peer, Server, hold_reactor, loopback};
+use epoxide_tests_e2e::{Case, Ending, Peer, Server, hold_reactor, loopback, sharing, wait_until};
 
 const HANG: Duration = Duration::from_secs(30);
 /// More than eight of the hub's budgets.
@@ -57,4 +58,30 @@ fn a_large_backlog_is_moved_on_in_turns() {
     }
     assert!(movers > 0, "vacuity: no mover ever had more than its budget");
     assert_eq!(hub.stats().dropped_oldest, 0);
+}
+
+/// With a backlog too: the frame that meets the end removes the member, and the next one is told why it is refused.
+#[test]
+fn a_member_whose_connection_ended_is_told_why() {
+    let case = Case::start();
+    let (server, shared) = sharing(&case, SharedLimits::default());
+    for sequenced in [false, true] {
+        let hub = hub(HubOptions { sequenced, ..HubOptions::default() });
+        let mut peer = Peer::connect(server.addr());
+        let writer = shared.recv_timeout(HANG).expect("it is accepted");
+        let member = hub.join(writer.clone()).unwrap();
+        assert!(matches!(member.send("first"), SendOutcome::Sent));
+        // A held reactor does not tell the hub of the end: the sender meets it.
+        let held = hold_reactor(&server.reactor());
+        writer.close_handle().reset();
+        let met = member.send("second");
+        let SendOutcome::Refused(why, frame) = member.send("third") else {
+            panic!("sent into a connection that is over")
+        };
+        assert_eq!((why, &frame[..]), (Refusal::Closed(CloseReason::Local), &b"third"[..]), "the first met {met:?}");
+        assert_eq!(hub.stats().bytes, 0, "nothing waits");
+        held.release();
+        assert!(wait_until(HANG, || !member.is_member()));
+        assert_eq!(peer.read_to_end(HANG).1, Ending::Reset);
+    }
 }

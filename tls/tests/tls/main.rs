@@ -26,6 +26,7 @@ mod reload;
 mod rustls_peer;
 mod servers;
 mod shared;
+mod staging;
 mod threads;
 mod tlslite;
 /// The service of the tests of `serve_http`.
