@@ -13,7 +13,7 @@ use crate::facts::TlsFacts;
 use crate::ffi;
 use crate::ktls::records::{self, Meaning};
 use crate::ktls::renew::Renewal;
-use crate::ktls::{ALERT, CLOSE_NOTIFY, Kernel, heard};
+use crate::ktls::{CLOSE_NOTIFY, Kernel, heard};
 use crate::options::TlsVersion;
 use crate::wire::Wire;
 use boring::ssl::{ErrorCode, SslStream};
@@ -83,11 +83,8 @@ impl fmt::Debug for Session {
 impl Session {
     /// A session whose handshake is done.
     /// `kernel`: which keys the kernel has.
-    pub(crate) fn new(mut stream: SslStream<Wire>, queue: Queue, kernel: Kernel) -> Arc<Self> {
+    pub(crate) fn new(stream: SslStream<Wire>, queue: Queue, kernel: Kernel) -> Arc<Self> {
         let facts = TlsFacts::of(stream.ssl(), kernel);
-        if kernel.tx {
-            stream.get_mut().leave_to_kernel();
-        }
         let renewal = Renewal::new(kernel.renews);
         let core = Mutex::new(Core { stream, failed: None, ended: false, refused_keys: false, renewal, file: false });
         let session = Arc::new(Self { core, queue, facts });
@@ -280,7 +277,7 @@ impl Core {
         let (alert, wants_keys) = (heard::take_alert(self.stream.ssl()), heard::take_wants_keys(self.stream.ssl()));
         if let Some(alert) = alert.filter(|_| !self.ended) {
             self.ended = true;
-            self.stream.get_mut().record(ALERT, &alert);
+            self.stream.get_mut().alert(alert);
         }
         if wants_keys && !self.answer_keys() {
             self.refuse_keys();
@@ -320,7 +317,7 @@ impl Core {
     fn over(&mut self, error: TlsError, alert: Option<u8>) -> Next {
         if let Some(alert) = alert.filter(|_| !self.ended) {
             self.ended = true;
-            self.stream.get_mut().record(ALERT, &[2, alert]);
+            self.stream.get_mut().alert([2, alert]);
         }
         Next::Failed(self.fail(error))
     }
@@ -328,7 +325,7 @@ impl Core {
     fn end(&mut self) {
         self.ended = true;
         if self.stream.get_ref().is_kernel() {
-            self.stream.get_mut().record(ALERT, &CLOSE_NOTIFY);
+            self.stream.get_mut().alert(CLOSE_NOTIFY);
         } else {
             // Its failure has no one to be told to: the FIN follows, and the peer sees a truncation.
             let _ = self.stream.shutdown();

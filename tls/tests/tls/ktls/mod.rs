@@ -5,6 +5,7 @@
 
 mod endings;
 mod files;
+mod held;
 mod keys;
 mod openssl;
 mod records;
