@@ -11,7 +11,7 @@
 use crate::error::{TlsError, session_words};
 use crate::facts::TlsFacts;
 use crate::ffi;
-use crate::ktls::records::{self, Meaning};
+use crate::ktls::records::{self, Fragment, Meaning};
 use crate::ktls::renew::Renewal;
 use crate::ktls::{CLOSE_NOTIFY, Kernel, heard};
 use crate::options::TlsVersion;
@@ -153,10 +153,20 @@ impl Session {
     }
 
     /// A record that is no data, from a kernel that decrypts.
-    pub(crate) fn record(&self, kind: u8, body: &[u8]) -> Next {
+    /// `fragment`: the beginning of a message whose rest is to come.
+    pub(crate) fn record(&self, fragment: &mut Option<Fragment>, kind: u8, body: &[u8]) -> Next {
         let mut core = self.lock();
         let tls13 = self.facts.version() == TlsVersion::V1_3;
-        let next = core.record(&self.queue, tls13, kind, body);
+        let meaning = records::meaning(core.stream.ssl_mut(), tls13, fragment, kind, body);
+        let next = core.meant(&self.queue, meaning);
+        self.unlock(core);
+        next
+    }
+
+    /// Data, where the rest of a message is due.
+    pub(crate) fn refuse_data(&self) -> Next {
+        let mut core = self.lock();
+        let next = core.meant(&self.queue, records::interrupted());
         self.unlock(core);
         next
     }
@@ -298,8 +308,8 @@ impl Core {
         self.unsent().is_some() || self.renewal.send(&mut self.stream, false)
     }
 
-    fn record(&mut self, queue: &Queue, tls13: bool, kind: u8, body: &[u8]) -> Next {
-        match records::meaning(self.stream.ssl_mut(), tls13, kind, body) {
+    fn meant(&mut self, queue: &Queue, meaning: Meaning) -> Next {
+        match meaning {
             Meaning::Nothing => Next::More,
             Meaning::End => Next::Closed,
             Meaning::NewKeys { asked } => {

@@ -274,16 +274,13 @@ impl Outgoing {
                 return Sent { bytes, calls, end: SendEnd::Budget };
             }
             let room = budget - bytes;
-            calls += 1;
             if let Some(record) = self.record_in_front() {
-                match record.send(fd, bytes) {
-                    Ok(n) => {
-                        self.advance(n);
-                        bytes += n;
-                        continue;
-                    }
+                calls += u32::from(!record.is_sent());
+                match record.send(fd, bytes).and_then(|n| self.took(Ok(n))) {
+                    Ok(n) => bytes += n,
                     Err(end) => return Sent { bytes, calls, end },
                 }
+                continue;
             }
             let result = match self.front.as_ref().map_or(0, |front| front.queue.len()) {
                 0 => {
@@ -293,6 +290,7 @@ impl Outgoing {
                 1..16 => self.send_pieces::<16>(fd, room),
                 _ => self.send_pieces::<{ sys::io::IOV_MAX }>(fd, room),
             };
+            calls += 1;
             match self.took(result) {
                 Ok(n) => bytes += n,
                 Err(end) => return Sent { bytes, calls, end },
@@ -324,10 +322,8 @@ impl Outgoing {
     }
 
     fn record_in_front(&mut self) -> Option<&mut Record> {
-        match self.front.as_mut()?.queue.front_mut()? {
-            Piece::Record(record) => Some(record),
-            Piece::Own(_) | Piece::Bytes(_) => None,
-        }
+        let first = self.front.as_mut()?.queue.front_mut()?;
+        if let Piece::Record(record) = first { Some(record) } else { None }
     }
 
     /// Takes what the kernel took off the front, or says how the sending ends.

@@ -59,6 +59,11 @@ impl Record {
         &self.body
     }
 
+    /// Has the kernel got it? Then it waits for what has to happen behind it.
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent
+    }
+
     /// Its length, once it is out and what comes behind it may follow; `uncounted`: as in [`Behind::settle`], without it.
     pub(super) fn send(&mut self, fd: BorrowedFd<'_>, uncounted: usize) -> Result<usize, SendEnd> {
         let len = self.body.len();

@@ -162,7 +162,8 @@ mod tests {
             Err(error) => Some(error),
         });
         assert_eq!(full.expect("the socket fills").kind(), ErrorKind::WouldBlock);
-        assert!(unsent(served.as_fd()).unwrap() > 0);
+        assert!(unsent(served.as_fd()).unwrap() > 0 && !has_room(served.as_fd()));
+        assert_eq!(written(served.as_fd()).unwrap() - begin, sent as u64, "however much is acknowledged");
         let mut sink = vec![0; sent];
         client.read_exact(&mut sink).unwrap();
         // All of it was read, so all of it is acknowledged, at the latest by the delayed ACK.
@@ -171,5 +172,6 @@ mod tests {
             assert!(start.elapsed() < std::time::Duration::from_secs(30));
             std::thread::yield_now();
         }
+        assert_eq!(written(served.as_fd()).unwrap() - begin, sent as u64);
     }
 }

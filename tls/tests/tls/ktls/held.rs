@@ -1,7 +1,7 @@
 //! Records that the kernel has taken and still holds back, because the socket had no room for them: they go out before the
 //! FIN.
 
-use super::{BOTH, assert_asked, context, kernel_has_tls, pattern};
+use super::{BOTH, assert_asked, context, kernel_has_tls, kernel_renews, pattern, tls_stat};
 use crate::client::{self, Client, HANG};
 use crate::servers::World;
 use boring::ssl::{ShutdownState, Ssl};
@@ -149,5 +149,55 @@ fn what_the_kernel_holds_back_goes_out_before_the_fin() {
         told.recv_timeout(HANG).unwrap();
         assert_comes_whole(&mut client, &pattern(LEN), &format!("{ktls:?} {end:?}"));
         assert_asked(&config, 1);
+    }
+}
+
+/// New keys, while records with the old ones are held back: those keep theirs.
+#[test]
+fn keys_are_renewed_behind_what_the_kernel_holds_back() {
+    const LEN: usize = 16 * 1024;
+    const ROUNDS: usize = 4;
+    let case = Case::start();
+    let world = World::new();
+    if kernel_has_tls() && !kernel_renews() {
+        eprintln!("skipped: this kernel keeps its keys");
+        return;
+    }
+    for ktls in BOTH {
+        let config = world.options().ktls(ktls).build().unwrap();
+        let before = tls_stat("TlsTxRekeyOk");
+        let (tell, told) = channel();
+        let accept = config.clone();
+        let server = Server::start(&case, |builder| {
+            builder.listen(loopback(), move |conn: Connection| {
+                let (accept, tell) = (accept.clone(), tell.clone());
+                async move {
+                    conn.set_send_buffer_size(1)?;
+                    let socket = conn.as_fd().try_clone_to_owned()?;
+                    let mut conn = accept.accept(conn).await?;
+                    run_ahead_of_the_kernel();
+                    for round in 0..ROUNDS {
+                        conn.stage(&pattern(LEN))?;
+                        let _ = conn.try_flush();
+                        set_send_buffer(&socket, 5000 + round);
+                        conn.update_keys(false)?;
+                        let _ = conn.try_flush();
+                        if round == 0 {
+                            tell.send(()).unwrap();
+                        }
+                        conn.flush().await?;
+                    }
+                    drop(socket);
+                    end_by(End::Close, conn).await
+                }
+            });
+        });
+        let mut client = narrow_client(&world, server.addr(), 2304);
+        told.recv_timeout(HANG).unwrap();
+        assert_comes_whole(&mut client, &pattern(LEN).repeat(ROUNDS), &format!("{ktls:?}"));
+        assert_asked(&config, 1);
+        if kernel_has_tls() {
+            assert!(tls_stat("TlsTxRekeyOk") >= before + ROUNDS as u64, "the kernel has taken them");
+        }
     }
 }

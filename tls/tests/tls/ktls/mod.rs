@@ -7,6 +7,8 @@ mod endings;
 mod files;
 mod held;
 mod keys;
+mod maker;
+mod messages;
 mod openssl;
 mod records;
 
