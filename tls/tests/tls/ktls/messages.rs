@@ -135,8 +135,8 @@ fn tickets_are_taken_wherever_they_are_cut() {
     for (at, cut) in cuts.into_iter().enumerate() {
         let config = client_of(&world);
         let (addr, serving) = scripted_server(&world, move |maker| {
-            let cut = cut(maker, &tickets());
-            [maker.record(DATA, b"one"), cut, maker.record(DATA, b"two"), close_notify(maker)].concat()
+            [maker.record(DATA, b"one"), cut(maker, &tickets()), maker.record(DATA, b"two"), close_notify(maker)]
+                .concat()
         });
         let (all, end) = read_all(&config, addr);
         assert!(end.is_ok() && all == b"onetwo", "cut {at}: {:?}, {end:?}", String::from_utf8_lossy(&all));
