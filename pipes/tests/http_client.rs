@@ -121,6 +121,32 @@ fn requests_at_once_have_connections_of_their_own_and_few_are_kept() {
     assert_eq!(server.stats().accepted, 5);
 }
 
+/// One more host than connections are kept: the one that has been idle longest is let go, and the others stay in use.
+#[test]
+fn idle_connections_are_bounded_over_all_hosts() {
+    let case = Case::start();
+    let servers: Vec<_> = (0..3).map(|_| Desk::default().start(&case, Place::Reactor)).collect();
+    let addrs: Vec<_> = servers.iter().map(Server::addr).collect();
+    let first = addrs[0];
+    let is_gone = || servers[0].stats().open == 0;
+    with_client(options(|o| o.max_idle = 2), async |client| {
+        for addr in &addrs {
+            assert_eq!(text(&client, get(*addr, "/")).await.unwrap(), "ok");
+        }
+        assert_eq!(client.idle_connections(), 2);
+        while !is_gone() {
+            epoxide::time::sleep(Duration::from_millis(1)).await;
+        }
+        for addr in &addrs[1..] {
+            assert_eq!(text(&client, get(*addr, "/")).await.unwrap(), "ok");
+        }
+        assert_eq!(text(&client, get(first, "/")).await.unwrap(), "ok");
+        assert_eq!(client.idle_connections(), 2);
+    });
+    let accepted: Vec<_> = servers.iter().map(|server| server.stats().accepted).collect();
+    assert_eq!(accepted, [2, 1, 1]);
+}
+
 /// The server ends every connection behind its answer, without a word about it in the head.
 #[test]
 fn a_dead_connection_is_not_handed_out() {

@@ -147,8 +147,8 @@ pub use conn::shared_limits::{Refusal, SendOutcome, SharedLimits};
 #[doc(hidden)]
 pub use conn::shared_send::Stamp;
 pub use conn::shared_wait::{Closed, SharedFlush};
+pub use conn::write_futures::{Flush, SendAll, Shutdown};
 pub use conn::write_half::{Reserved, WriteHalf};
-pub use conn::write_ops::{Flush, SendAll, Shutdown};
 pub use error::PostError::{Full, Stopped};
 pub use error::{Clock, CloseReason, PostError, StagedLimit};
 pub use exec::draining::Draining;

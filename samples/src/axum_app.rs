@@ -46,6 +46,11 @@ struct App {
     max_frame: usize,
 }
 
+/// What a start line says beside the first command; `site` is the beginning of its addresses.
+pub fn also(site: &str) -> String {
+    format!("or open {site}/ in a browser; a WebSocket that echoes is at {}/ws", site.replacen("http", "ws", 1))
+}
+
 /// The application for connections with these halves.
 pub fn service<R: Receive, W: Transmit>(args: AppArgs) -> BodyTimeout<TowerService<Router>> {
     let router = Router::new()

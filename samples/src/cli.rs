@@ -3,9 +3,9 @@
 //! State: none. Thread class: pure.
 
 use clap::Args;
-use epoxide::Builder;
 use epoxide::workers::WorkersConfig;
-use std::net::SocketAddr;
+use epoxide::{Builder, Runtime};
+use std::net::{SocketAddr, ToSocketAddrs};
 
 /// Options common to the server samples; each has an environment variable too.
 #[derive(Args, Clone, Debug)]
@@ -25,7 +25,41 @@ fn tcp(addr: &str) -> Result<String, &'static str> {
     if addr.starts_with("unix:") { Err("the samples serve TCP: HOST or HOST:PORT") } else { Ok(addr.to_owned()) }
 }
 
+/// HOST:PORT of another server, as the options that name one take it.
+///
+/// # Errors
+/// What it looks like, for what looks otherwise.
+pub fn host_and_port(addr: &str) -> Result<String, String> {
+    let right = addr.parse::<SocketAddr>().is_ok()
+        || addr.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && !host.contains(['/', ':', '[', ']', ' ']) && port.parse::<u16>().is_ok()
+        });
+    if right { Ok(addr.to_owned()) } else { Err("HOST:PORT, without http://".to_owned()) }
+}
+
+/// The same, and the name is one that can be looked up now.
+///
+/// # Errors
+/// As [`host_and_port`]; what kept the name from being found.
+pub fn reachable(addr: &str) -> Result<String, String> {
+    let addr = host_and_port(addr)?;
+    match addr.to_socket_addrs().map(|mut found| found.next()) {
+        Ok(Some(_)) => Ok(addr),
+        Ok(None) => Err("the host has no address".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 impl ServerArgs {
+    /// As many reactors as they say, nothing else.
+    pub fn builder(&self) -> Builder {
+        let mut server = Runtime::builder();
+        if self.reactors > 0 {
+            server.reactors(self.reactors);
+        }
+        server
+    }
+
     /// Where to listen, as text.
     pub fn target(&self) -> String {
         if self.addr.parse::<SocketAddr>().is_ok() || self.addr.contains(':') && !self.addr.contains("::") {
@@ -66,7 +100,7 @@ impl WorkerArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::ServerArgs;
+    use super::{ServerArgs, host_and_port, reachable};
 
     #[test]
     fn the_target_takes_a_host_with_and_without_a_port() {
@@ -77,5 +111,19 @@ mod tests {
         assert_eq!(target("::"), "[::]:81");
         assert_eq!(target("[::1]"), "[::1]:81");
         assert_eq!(target("[::1]:9"), "[::1]:9");
+    }
+
+    #[test]
+    fn another_server_is_a_host_and_a_port() {
+        for good in ["127.0.0.1:80", "[::1]:80", "localhost:80", "a-name.invalid:65535"] {
+            assert_eq!(host_and_port(good).as_deref(), Ok(good));
+        }
+        for bad in
+            ["", ":80", "localhost", "localhost:", "localhost:65536", "http://a:80", "::1:80", "[::1]", "unix:/a:1"]
+        {
+            assert!(host_and_port(bad).is_err_and(|why| why.contains("HOST:PORT")), "{bad}");
+        }
+        assert_eq!(reachable("localhost:80").as_deref(), Ok("localhost:80"));
+        assert!(reachable("a-name.invalid:80").is_err_and(|why| why.contains("look")), "RFC 6761 keeps it free");
     }
 }

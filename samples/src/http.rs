@@ -62,18 +62,15 @@ pub fn body(text: &str) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Why the connection ended, if not by the client's FIN.
 pub async fn answer_all(mut conn: Connection, answer: &'static [u8], head_deadline: Duration) -> io::Result<()> {
-    let mut heads = Heads::default();
-    // Bytes of a head that has begun and not ended.
-    let mut partial = 0;
+    let mut framing = Framing::new(head_deadline);
     loop {
-        let read = if partial == 0 { conn.read_idle() } else { go_on(&mut conn) };
-        let Some(data) = read.await? else { return Ok(()) };
-        let requests = requests_in(data, &mut heads, &mut partial, &conn, head_deadline);
+        let Some(data) = framing.read(&mut conn).await? else { return Ok(()) };
+        let requests = requests_in(data, &mut framing, &conn);
         if requests == 1 {
             conn.send_all(answer).await?;
             continue;
         }
-        if partial > MAX_HEAD {
+        if framing.partial > MAX_HEAD {
             // In a box: else an idle connection has the room for it (280 bytes).
             return Box::pin(too_large(conn)).await;
         }
@@ -92,26 +89,30 @@ async fn too_large(mut conn: Connection) -> io::Result<()> {
 /// How many requests end in `data`. Not inlined into the handler: among a future's variables the parser takes 45
 /// instructions more.
 #[inline(never)]
-fn requests_in(data: RecvBuf, heads: &mut Heads, partial: &mut usize, conn: &Connection, limit: Duration) -> usize {
-    let bytes: &[u8] = &data;
-    let requests = heads.feed(bytes);
-    // The common read is whole heads and nothing else.
-    if *partial > 0 || !bytes.ends_with(END) {
-        let whole = requests > 0 && heads.ended(bytes);
-        *partial = inside_a_head(conn, *partial, requests, whole, bytes, limit);
-    }
-    requests
+fn requests_in(data: RecvBuf, framing: &mut Framing, conn: &Connection) -> usize {
+    framing.count(conn, &data)
 }
 
 /// For handlers with a loop of their own: which requests are whole, how long an unfinished one may take.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub struct Framing {
     heads: Heads,
-    /// As in [`answer_all`].
+    /// Bytes of a head that has begun and not ended.
     partial: usize,
+    head_deadline: Duration,
+}
+
+impl Default for Framing {
+    fn default() -> Self {
+        Self::new(HEAD_DEADLINE)
+    }
 }
 
 impl Framing {
+    fn new(head_deadline: Duration) -> Self {
+        Self { heads: Heads::default(), partial: 0, head_deadline }
+    }
+
     /// Waits for bytes; a drain ends the wait between requests only.
     pub fn read<'a>(&self, conn: &'a mut Connection) -> Read<'a> {
         if self.partial == 0 { conn.read_idle() } else { go_on(conn) }
@@ -119,12 +120,19 @@ impl Framing {
 
     /// How many requests end in `bytes`; `None`: the head is too large.
     pub fn feed(&mut self, conn: &Connection, bytes: &[u8]) -> Option<usize> {
+        let requests = self.count(conn, bytes);
+        (self.partial <= MAX_HEAD).then_some(requests)
+    }
+
+    #[inline]
+    fn count(&mut self, conn: &Connection, bytes: &[u8]) -> usize {
         let requests = self.heads.feed(bytes);
+        // The common read is whole heads and nothing else.
         if self.partial > 0 || !bytes.ends_with(END) {
             let whole = requests > 0 && self.heads.ended(bytes);
-            self.partial = inside_a_head(conn, self.partial, requests, whole, bytes, HEAD_DEADLINE);
+            self.partial = inside_a_head(conn, self.partial, requests, whole, bytes, self.head_deadline);
         }
-        (self.partial <= MAX_HEAD).then_some(requests)
+        requests
     }
 }
 

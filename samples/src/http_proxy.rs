@@ -5,6 +5,7 @@
 
 use crate::cli::ServerArgs;
 use crate::server;
+use crate::upstream::Upstream;
 use bytes::Bytes;
 use epoxide::Connection;
 use epoxide_pipes::{ClientOptions, HttpClient, HttpClientError, HttpOptions, serve_http};
@@ -15,6 +16,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 
 /// Headers of one hop.
 const ONE_HOP: [HeaderName; 7] = [
@@ -31,8 +33,9 @@ const ONE_HOP: [HeaderName; 7] = [
 ///
 /// # Errors
 /// As [`server::run`].
-pub fn run(name: &str, args: &ServerArgs, upstream: String) -> io::Result<()> {
-    let hint = |addr| server::with_a_server_at(&upstream, format!("curl http://{addr}/"));
+pub fn run(name: &'static str, args: &ServerArgs, upstream: String) -> io::Result<()> {
+    let upstream = Arc::new(Upstream::new(name, upstream));
+    let hint = |addr| server::with_a_server_at(upstream.addr(), format!("curl http://{addr}/"));
     server::run_saying(name, args, hint, |server| {
         let upstream = upstream.clone();
         server.listen_with(args.target(), move |reactor| {
@@ -43,27 +46,36 @@ pub fn run(name: &str, args: &ServerArgs, upstream: String) -> io::Result<()> {
     })
 }
 
-/// Serves a connection by asking `upstream` (`host:port`) each of its requests.
+/// Serves a connection by asking `upstream` each of its requests.
 ///
 /// # Errors
 /// Why the connection ended, unless the client ended it.
-pub async fn serve(connection: Connection, client: HttpClient<Incoming>, upstream: String) -> io::Result<()> {
+pub async fn serve(connection: Connection, client: HttpClient<Incoming>, upstream: Arc<Upstream>) -> io::Result<()> {
     let from = connection.peer_addr().ok().and_then(|addr| HeaderValue::from_str(&addr.ip().to_string()).ok());
     let service = service_fn(move |request| {
-        let (client, request) = (client.clone(), passed_on(request, &upstream, from.clone()));
-        async move { Ok::<_, Infallible>(ask(&client, request).await) }
+        let (client, upstream) = (client.clone(), upstream.clone());
+        let request = passed_on(request, upstream.addr(), from.clone());
+        async move { Ok::<_, Infallible>(ask(&client, request, &upstream).await) }
     });
     serve_http(connection, service, HttpOptions::default()).await
 }
 
 type Answer = Response<Either<epoxide_pipes::ClientBody<Incoming>, Full<Bytes>>>;
 
-async fn ask(client: &HttpClient<Incoming>, request: Result<Request<Incoming>, StatusCode>) -> Answer {
+async fn ask(
+    client: &HttpClient<Incoming>,
+    request: Result<Request<Incoming>, StatusCode>,
+    upstream: &Upstream,
+) -> Answer {
     let request = match request {
         Ok(request) => request,
         Err(status) => return refusal(status, "this cannot be passed on\n"),
     };
-    match client.request(request).await {
+    let result = client.request(request).await;
+    if result.is_ok() {
+        upstream.is_up();
+    }
+    match result {
         // Nobody asked for it: `Upgrade` stays here.
         Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
             refusal(StatusCode::BAD_GATEWAY, "the server behind speaks another protocol\n")
@@ -74,7 +86,10 @@ async fn ask(client: &HttpClient<Incoming>, request: Result<Request<Incoming>, S
         }
         Err(HttpClientError::Timeout { .. }) => refusal(StatusCode::GATEWAY_TIMEOUT, "the server behind is slow\n"),
         Err(error) => {
-            eprintln!("[proxy] {error}");
+            match &error {
+                HttpClientError::Connect(_) => upstream.is_down(&error),
+                error => upstream.say(format_args!("{error}")),
+            }
             refusal(StatusCode::BAD_GATEWAY, "the server behind does not answer\n")
         }
     }

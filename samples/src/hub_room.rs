@@ -8,9 +8,10 @@
 
 use crate::cli::ServerArgs;
 use crate::http::HEAD_DEADLINE;
+use crate::server;
 use crate::ws::{CheckOrigin, Event, Session, encode};
 use clap::Args;
-use epoxide::{Connection, RecvBuf, Runtime, SendOutcome, SharedLimits, SharedWriter, WriteHalf, time};
+use epoxide::{Connection, RecvBuf, SendOutcome, SharedLimits, SharedWriter, WriteHalf, time};
 use epoxide_pipes::Hub;
 use epoxide_pipes::hub::{HubOptions, Member, websocket_close};
 use epoxide_pipes::transport::{Receive, Transmit, Transport};
@@ -123,16 +124,11 @@ where
         counts: Arc::default(),
     };
     let (hub, counts) = (app.hub.clone(), app.counts.clone());
-    let mut server = Runtime::builder();
-    if args.server.reactors > 0 {
-        server.reactors(args.server.reactors);
-    }
+    let mut server = args.server.builder();
     server.listen(args.server.target(), handler(app));
     let runtime = server.build()?;
-    let (addr, handles) = (runtime.local_addrs()[0], runtime.handles());
-    println!("[{name}] {} reactors on {addr}; try {}", handles.len(), hint(addr));
-    let report = runtime.run(Duration::from_secs(5))?;
-    println!("[{name}] stopped in {:?}, {} connections cut", report.took, report.cut);
+    let handles = runtime.handles();
+    server::run_runtime(name, runtime, Duration::from_secs(5), hint)?;
     let (mut accepted, mut closed) = (0, 0);
     for handle in &handles {
         accepted += handle.stats().accepted;
@@ -150,6 +146,17 @@ async fn receive(reader: &mut impl Receive) -> io::Result<Option<RecvBuf>> {
     poll_fn(|cx| reader.poll_receive_idle(cx)).await
 }
 
+/// For browsers: a page that joins.
+const PAGE: &str = include_str!("hub_room.html");
+/// How they ask for it: in one piece.
+const ASKS_FOR_THE_PAGE: &[u8] = b"GET / HTTP/1.";
+
+fn page() -> Vec<u8> {
+    let length = PAGE.len();
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n";
+    format!("{head}Content-Length: {length}\r\n\r\n{PAGE}").into_bytes()
+}
+
 /// The WebSocket's handshake. `None`: it came to nothing, and that was said.
 async fn open(
     reader: &mut impl Receive,
@@ -157,11 +164,16 @@ async fn open(
     check: CheckOrigin,
 ) -> io::Result<Option<Session>> {
     let mut session = Session::new(check);
+    let mut first = true;
     loop {
         let Some(data) = receive(reader).await? else { return Ok(None) };
-        session.feed(&data);
+        let (event, answer) = if std::mem::take(&mut first) && data.starts_with(ASKS_FOR_THE_PAGE) {
+            (Event::End, page())
+        } else {
+            session.feed(&data);
+            session.event()
+        };
         drop(data);
-        let (event, answer) = session.event();
         writer.stage(&answer)?;
         poll_fn(|cx| writer.poll_flush(cx)).await?;
         match event {

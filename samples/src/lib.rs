@@ -12,6 +12,7 @@
 //! | `axum_app` | an axum application (feature `http`) |
 //! | `hub_room` | a hub of WebSockets, and who is in it (feature `http`) |
 //! | `https` | certificates and the loop over TLS (feature `tls`) |
+//! | `upstream` | the server behind a relay, and whether it answers |
 //! | `relay` | two connections, each sent what the other sends |
 //! | `http_proxy` | a request passed on to another server (feature `http`) |
 //! | `hyper_answers` | what `http1` and `http2` answer (feature `http`) |
@@ -38,5 +39,6 @@ pub mod report;
 pub mod request;
 pub mod responses;
 pub mod server;
+pub mod upstream;
 #[cfg(feature = "http")]
 pub mod ws;

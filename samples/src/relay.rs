@@ -2,20 +2,20 @@
 //!
 //! State: none. Thread class: any thread.
 
-use epoxide::{ConnectOptions, connect_with, spawn_local};
+use crate::upstream::Upstream;
+use epoxide::spawn_local;
 use epoxide_pipes::transport::{Receive, Transmit, Transport};
 use epoxide_pipes::{Duplex, PipeReader, PipeWriter};
 use std::io;
-use std::time::Duration;
+use std::sync::Arc;
 
-/// Connects to `to` and relays both ways. Where nobody is, `near` is reset.
+/// Connects to the server behind and relays both ways. Where nobody is, `near` is reset.
 ///
 /// # Errors
 /// Why it could not connect, or why a direction broke.
-pub async fn on_to(near: impl Transport, to: String) -> io::Result<()> {
+pub async fn on_to(near: impl Transport, to: Arc<Upstream>) -> io::Result<()> {
     let near = Duplex::new(near);
-    let options = ConnectOptions { timeout: Duration::from_secs(10), ..ConnectOptions::default() };
-    match connect_with(to.as_str(), options).await {
+    match to.connect().await {
         Ok(far) => both_ways(near, Duplex::new(far)).await,
         Err(error) => {
             near.input.close_handle().reset();

@@ -3,15 +3,19 @@
 //! State: none. Thread class: the main thread.
 
 use crate::cli::ServerArgs;
-use epoxide::{Builder, Connection, Runtime};
+use epoxide::signal::{SignalKind, Signals};
+use epoxide::{Builder, Connection, ReactorHandle, Runtime, block_on};
 use std::fmt::Display;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// How long busy connections may finish after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(30);
+/// A drain that lasts longer says so.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// Serves every connection with `handler` until SIGINT or SIGTERM. `path` is what the start line suggests to ask for.
 ///
@@ -73,19 +77,14 @@ pub fn run_saying(
     what_to_type: impl FnOnce(SocketAddr) -> String,
     set_up: impl FnOnce(&mut Builder),
 ) -> io::Result<()> {
-    let mut server = Runtime::builder();
-    if args.reactors > 0 {
-        server.reactors(args.reactors);
-    }
+    let mut server = args.builder();
     set_up(&mut server);
     let runtime = server.build()?;
-    let (addr, handles) = (runtime.local_addrs()[0], runtime.handles());
-    let many = if handles.len() == 1 { "" } else { "s" };
-    let (reactors, hint) = (handles.len(), what_to_type(addr));
-    let report = runtime.run_with(GRACE, || {
-        println!("[{name}] {reactors} reactor{many} on {addr}; try: {hint}   (Ctrl-C drains, a second one cuts; then come the counters)");
+    let handles = runtime.handles();
+    run_runtime(name, runtime, GRACE, |addr| {
+        let hint = what_to_type(addr);
+        format!("try: {hint}   (Ctrl-C drains, a second one cuts; then come the counters)")
     })?;
-    println!("[{name}] stopped in {:?}, {} connections cut", report.took, report.cut);
     for (index, handle) in handles.iter().enumerate() {
         println!("-- reactor {index}\n{}", handle.stats());
     }
@@ -94,4 +93,59 @@ pub fn run_saying(
         println!("worker_polls {}\nblocking_jobs {}", workers.polls, workers.jobs_done);
     }
     Ok(())
+}
+
+/// A number of things, in words: `1 reactor`, `2 reactors`.
+pub fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// Says where it runs and what `hint` makes of the address, runs until SIGINT or SIGTERM, drains within `grace`, and says
+/// how that went; also on the way, if it lasts.
+///
+/// # Errors
+/// The fault by which a reactor ended.
+pub fn run_runtime(
+    name: &str,
+    runtime: Runtime,
+    grace: Duration,
+    hint: impl FnOnce(SocketAddr) -> String,
+) -> io::Result<()> {
+    let addr = runtime.local_addrs()[0];
+    let reactors = count(runtime.handles().len(), "reactor");
+    let over = tell_of_a_long_drain(name, runtime.handles(), grace);
+    let report = runtime.run_with(grace, || println!("[{name}] {reactors} on {addr}; {}", hint(addr)))?;
+    drop(over);
+    println!("[{name}] stopped in {:?}, {} cut", report.took, count(report.cut, "connection"));
+    Ok(())
+}
+
+/// Says after a moment what a drain waits for, and how not to. Dropping what comes back ends that.
+fn tell_of_a_long_drain(name: &str, handles: Vec<ReactorHandle>, grace: Duration) -> Sender<()> {
+    let (over, is_over) = channel();
+    let name = name.to_owned();
+    // Not joined: without a signal it waits for ever.
+    std::thread::spawn(move || {
+        // Its own watch: it sees the signal beside the runtime's, and that one goes on when this one is dropped.
+        let told = block_on(async { Signals::new(&[SignalKind::Interrupt, SignalKind::Terminate])?.next().await });
+        if told.is_err() || is_over.recv_timeout(MOMENT) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        // What lingers holds no drain.
+        let stats = handles.iter().map(ReactorHandle::stats);
+        let busy: u64 = stats.map(|stats| stats.open.saturating_sub(stats.lingering)).sum();
+        let (busy, limit) = (count(busy as usize, "connection"), grace.as_secs());
+        println!("[{name}] draining {busy}, for {limit} s at most; Ctrl-C again to stop now");
+    });
+    over
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count;
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!([0, 1, 2].map(|n| count(n, "reactor")), ["0 reactors", "1 reactor", "2 reactors"]);
+    }
 }

@@ -60,6 +60,7 @@ fn lines_reach_all_the_others_whole_and_in_order() {
     const LINES: usize = 200;
     let chat = Sample::start(CHAT, &["--announce", "1", "--backlog", "4096"]);
     assert!(chat.first_line.contains("try it in two terminals: nc 127.0.0.1"), "{}", chat.first_line);
+    assert!(chat.first_line.contains(&format!("curl telnet://{} ", chat.addr)), "{}", chat.first_line);
     let mut guests: Vec<_> = (0..GUESTS).map(|_| Guest::join(&chat)).collect();
     std::thread::scope(|scope| {
         for guest in &guests {

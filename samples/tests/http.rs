@@ -60,6 +60,12 @@ fn the_proxy_passes_on() {
 #[test]
 fn the_axum_app_answers() {
     let sample = Sample::start(env!("CARGO_BIN_EXE_axum_app"), &[]);
+    let addr = sample.addr;
+    for hint in
+        [format!("curl http://{addr}/api/hello "), format!("http://{addr}/ in a browser"), format!("ws://{addr}/ws")]
+    {
+        assert!(sample.first_line.contains(&hint), "{hint} is not in {}", sample.first_line);
+    }
     assert!(ask(&sample, &get("/")).contains("<title>axum on epoxide</title>"));
     assert!(ask(&sample, &get("/api/hello")).ends_with(r#"{"hello":"world"}"#));
     let sum = ask(&sample, &post("/api/sum", "application/json", r#"{"numbers":[1,2,3.5]}"#));

@@ -5,8 +5,9 @@ mod common;
 
 use common::{Sample, help};
 use epoxide_tests_e2e::{Ending, Http, Peer, pattern};
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -106,4 +107,44 @@ fn the_relay_passes_each_end_on_by_itself() {
 #[test]
 fn help_says_what_they_do() {
     assert!(help(PIPE).contains("pipe reader") && help(STREAM).contains("futures-io") && help(PROXY).contains("--to"));
+}
+
+/// A server behind that is away is told of once, and once again when it is back.
+#[test]
+fn the_relay_says_that_nobody_is_behind_it() {
+    // Nobody else gets the port meanwhile: it is bound, and does not listen.
+    let behind = nix::sys::socket::socket(
+        nix::sys::socket::AddressFamily::Inet,
+        nix::sys::socket::SockType::Stream,
+        nix::sys::socket::SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .unwrap();
+    nix::sys::socket::bind(behind.as_raw_fd(), &nix::sys::socket::SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    let listener = TcpListener::from(behind);
+    let to = listener.local_addr().unwrap().to_string();
+    let mut sample = Sample::start_heard(PROXY, &["--to", &to]);
+    let mut lines = sample.stderr().lines().map_while(Result::ok);
+    for _ in 0..3 {
+        assert_eq!(Peer::connect(sample.addr).ending(SOON), Ending::Reset);
+    }
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(8).unwrap()).unwrap();
+    let mut peer = Peer::connect(sample.addr);
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(b"here").unwrap();
+    assert_eq!(peer.read_exactly(4, SOON).unwrap(), b"here");
+    let down = lines.next().expect("it says that nobody is there");
+    assert!(down.starts_with("[proxy] ") && down.contains(&to) && down.contains("os error 111"), "{down}");
+    assert_eq!(lines.next(), Some(format!("[proxy] {to} answers again")));
+    drop((peer, stream));
+    sample.stop();
+}
+
+#[test]
+fn a_relay_to_nowhere_is_refused_at_the_start() {
+    for (to, why) in [("nowhere", "HOST:PORT"), ("http://127.0.0.1:80", "HOST:PORT"), ("a-name.invalid:80", "look")] {
+        let output = std::process::Command::new(PROXY).args(["--to", to]).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && text.contains("--to") && text.contains(to) && text.contains(why), "{text}");
+    }
 }

@@ -15,7 +15,8 @@ const RAW: &str = env!("CARGO_BIN_EXE_raw");
 #[test]
 fn a_second_signal_does_not_wait_for_what_is_busy() {
     assert!(help(RAW).contains("--addr"));
-    let raw = Sample::start(RAW, &[]);
+    let mut raw = Sample::start(RAW, &[]);
+    assert!(raw.first_line.contains(" 2 reactors on "), "{}", raw.first_line);
     assert!(raw.first_line.contains("Ctrl-C drains"), "{}", raw.first_line);
     let mut busy = raw.connect();
     busy.write_all(b"GET / HTTP/1.1\r\nHost: half").unwrap();
@@ -31,9 +32,11 @@ fn a_second_signal_does_not_wait_for_what_is_busy() {
     while TcpStream::connect(addr).is_ok() {
         assert!(begun.elapsed() < Duration::from_secs(10), "the drain does not close the port");
     }
+    let told = raw.line();
+    assert!(told.contains("draining 1 connection, ") && told.contains("Ctrl-C again"), "{told}");
     // The busy one has most of its 30 s left.
     let printed = raw.stop();
-    assert!(printed.contains("1 connections cut"), "{printed}");
+    assert!(printed.contains(" 1 connection cut"), "{printed}");
     let ended = busy.read(&mut [0]);
     assert!(ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset), "{ended:?}");
     assert!(begun.elapsed() < Duration::from_secs(20), "it waited for the busy one");

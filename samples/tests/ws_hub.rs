@@ -247,7 +247,7 @@ fn the_protocol_is_kept_and_what_breaks_it_is_told_so() {
     };
     let other = refused(&format!("{HANDSHAKE}Origin: https://evil.example\r\n\r\n"));
     assert!(other.starts_with("HTTP/1.1 403 "), "{other}");
-    let path = refused(&format!("{}\r\n", HANDSHAKE.replace("/ws", "/")));
+    let path = refused(&format!("{}\r\n", HANDSHAKE.replace("/ws", "/elsewhere")));
     assert!(path.starts_with("HTTP/1.1 404 "), "{path}");
     let plain = refused("GET /ws HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(plain.starts_with("HTTP/1.1 400 "), "{plain}");
@@ -360,6 +360,22 @@ fn a_flood_of_pings_is_answered() {
     sending.join().unwrap();
     member.send(TEXT, b"still here");
     assert_eq!(member.data(), (TEXT, b"still here".to_vec()));
+}
+
+/// The page that the start line sends a browser to, and its whole; a reset would cut it.
+#[test]
+fn a_browser_gets_a_page_that_joins() {
+    let hub = Sample::start(WS_HUB, &[]);
+    assert!(hub.first_line.contains(&format!("open http://{}/ in", hub.addr)), "{}", hub.first_line);
+    let mut browser = hub.connect();
+    browser.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\n\r\n").unwrap();
+    let mut page = String::new();
+    browser.read_to_string(&mut page).unwrap();
+    let (head, body) = page.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("Content-Type: text/html"), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}", body.len())) && body.contains("new WebSocket("), "{page}");
+    let rest = hub.stop();
+    assert!(rest.contains("entered 1\nleft 1\n"), "{rest}");
 }
 
 #[test]

@@ -21,6 +21,11 @@
 #[doc = include_str!("../../PORTING.md")]
 struct Porting;
 
+/// The same.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 mod baseline;
 pub mod broadcast;
 mod case;

@@ -3,7 +3,8 @@
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 use std::pin::pin;
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use epoxide::AsyncFd;
 use epoxide_tests_e2e::{Case, Parker, Server, block_within, hold_reactor, our_fds, poll_once, wait_until};
@@ -204,4 +205,34 @@ fn a_watch_ends_without_touching_the_descriptor() {
     assert_eq!(std::os::fd::AsFd::as_fd(&event).as_raw_fd(), number);
     event.write(5).unwrap();
     assert_eq!(event.read().unwrap(), 5);
+}
+
+/// The poll forms, one for each side: a full pipe is not writable until the other end reads.
+#[test]
+fn a_full_pipe_waits_in_the_poll_form() {
+    let case = Case::start();
+    let server = server(&case);
+    let (mut reader, writer) = nonblocking_pipe();
+    let mut writer = AsyncFd::new_on(&server.reactor(), writer).unwrap();
+    let number = writer.get_mut().as_raw_fd();
+    assert_eq!(std::os::fd::AsFd::as_fd(&writer).as_raw_fd(), number);
+    let parker = Parker::new();
+    let waker = std::task::Waker::from(parker.clone());
+    let mut cx = Context::from_waker(&waker);
+    let mut filled = 0;
+    let seen = loop {
+        let seen = parker.wakes();
+        match writer.poll_writable(&mut cx) {
+            Poll::Ready(guard) => match guard.unwrap().try_io(|mut pipe| pipe.write(&[7; 4096])) {
+                Ok(n) => filled += n.unwrap(),
+                Err(over) => assert_eq!(over.to_string(), "the descriptor is not ready any more"),
+            },
+            // Before its reactor has looked, or full.
+            Poll::Pending if filled == 0 => assert!(parker.park_past(seen, Instant::now() + SOON), "it is writable"),
+            Poll::Pending => break seen,
+        }
+    };
+    assert_eq!(reader.read(&mut vec![0; filled]).unwrap(), filled);
+    assert!(parker.park_past(seen, Instant::now() + SOON), "room is an edge");
+    assert!(writer.poll_writable(&mut cx).is_ready());
 }

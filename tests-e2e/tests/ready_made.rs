@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use epoxide::{Connection, PostError};
+use epoxide::{CloseReason, Connection, PostError};
 use epoxide_tests_e2e::{Case, Server, block_within, echo, hold_reactor, tcp_pair, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -141,4 +141,24 @@ fn a_connection_with_bytes_on_their_way_stays_one() {
     client.read_exact(&mut got).unwrap();
     block_within(connection.flush(), SOON).unwrap().unwrap();
     assert!(connection.into_std().is_ok());
+}
+
+/// What is no unix socket, and what is over, stays a connection.
+#[test]
+fn a_connection_that_cannot_become_a_socket_comes_back() {
+    let case = Case::start();
+    let server = server(&case);
+    let (tcp, mut client) = tcp_pair(SOON);
+    let connection = Connection::from_std_on(&server.reactor(), tcp).unwrap();
+    let (error, mut connection) = connection.into_unix().expect_err("it is a TCP connection");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    block_within(connection.send_all(b"x"), SOON).unwrap().unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    connection.close_handle().reset();
+    let (error, connection) = connection.into_std().expect_err("it is over");
+    assert_eq!(CloseReason::of(&error), Some(CloseReason::Local), "{error}");
+    assert_eq!(connection.close_reason(), Some(CloseReason::Local));
+    // On a thread without a runtime there is no reactor for it.
+    let (unix, _other) = UnixStream::pair().unwrap();
+    assert_eq!(Connection::from_unix(unix).unwrap_err().kind(), ErrorKind::NotConnected);
 }

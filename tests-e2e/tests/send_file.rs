@@ -245,7 +245,8 @@ fn a_dropped_future_never_leaves_a_part() {
     let (received, ending) = peer.read_to_end(HANG);
     assert_eq!(ending, Ending::Reset, "{} bytes look whole", received.len());
     drop(connection);
-    // The socket is full before the first byte of the file: that flush is nobody's again, and the connection goes on.
+    // What was flushed before the file is still on its way, three times; then the file goes behind it. (A socket that
+    // refuses the file's own first byte: `send_file_given_up`.)
     let (peer, mut connection) = connect(&server, &accepted);
     let mut filled = 0;
     let blocked = loop {

@@ -2,7 +2,8 @@
 //!
 //! State: the connection and BoringSSL's session, owned by the future: nobody else knows them yet, so no lock. Who touches
 //! it: whoever polls it. Thread class: any thread. Laws: 8 (32 steps of all handshakes in one pass of a reactor), 14 (the
-//! reason is read by the call that failed), 16 (a place among `max_handshakes`, a deadline).
+//! reason is read by the call that failed), 16 (a place among `max_handshakes`, a deadline: of its own and of the user's the
+//! earlier one).
 
 use crate::config::Place;
 use crate::connection::TlsConnection;
@@ -26,6 +27,9 @@ use std::time::{Duration, Instant};
 const STEPS: u32 = 32;
 
 /// The future of a handshake; see [`TlsConfig::accept`](crate::TlsConfig::accept).
+///
+/// A deadline that the connection has already stays in force: where it comes before the handshake's own it ends the
+/// handshake, and the TLS connection has it, too.
 ///
 /// ```
 /// # use epoxide_tls::*;
@@ -69,6 +73,8 @@ struct UnderWay {
     ktls: Ktls,
     /// Where the handshake's records end.
     exact: Exact,
+    /// The deadline that the connection came with.
+    before: Option<(Instant, &'static str)>,
     /// Hands are shaken: the kernel gets the keys once all that was written is out.
     shaken: bool,
     /// It has them.
@@ -108,8 +114,9 @@ impl Handshake {
             Ok(stream) => stream,
             Err(error) => return Self::failed(conn, TlsError::Handshake { reason: error.to_string() }),
         };
-        if !timeout.is_zero() {
-            let at = Instant::now().checked_add(timeout);
+        let before = queue.deadline();
+        let at = (!timeout.is_zero()).then(|| Instant::now().checked_add(timeout)).flatten();
+        if at.is_some_and(|at| before.is_none_or(|(before, _)| at < before)) {
             conn.set_deadline(at, "TLS handshake");
         }
         let (read, write) = conn.into_split();
@@ -124,6 +131,7 @@ impl Handshake {
             begun: !server,
             failed: None,
             ktls,
+            before,
             shaken: false,
             kernel: Kernel::default(),
             exact: Exact::default(),
@@ -253,9 +261,9 @@ impl Future for Handshake {
 
 impl UnderWay {
     fn finish(self) -> TlsConnection {
-        let Self { mut read, write, stream, queue, place, kernel, .. } = self;
+        let Self { mut read, write, stream, queue, place, kernel, before, .. } = self;
         drop(place);
-        read.set_deadline(None, "TLS handshake");
+        read.set_deadline(before.map(|(at, _)| at), before.map_or("", |(_, what)| what));
         read.begin_requests();
         let input = stream.get_ref().has_input();
         TlsConnection::new(read, write, Session::new(stream, queue, kernel), input)

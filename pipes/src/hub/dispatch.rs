@@ -295,11 +295,12 @@ impl Wake for Unpark {
 
 /// [`Round::retry`] on a thread of the user's own.
 fn wait_here(round: &mut Round, within: Duration) {
-    let deadline = Instant::now() + within;
+    // A time that is longer than the clock is none.
+    let deadline = Instant::now().checked_add(within);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut retry = pin!(round.retry());
     while retry.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_zero() {
             return;
         }

@@ -223,6 +223,10 @@ mod tests {
         // With an hour's delay only the failure can have made the next one due.
         let hour = Duration::from_secs(3600);
         assert_eq!(race_on(vec![refused, refused, good], hour).unwrap(), good);
+        // Refused by the kernel before it begins: TCP has no broadcast.
+        let impossible = SocketAddr::from(([255, 255, 255, 255], 9));
+        assert_eq!(race_on(vec![impossible, impossible, good], hour).unwrap(), good);
+        assert!(race_on(vec![refused, impossible], hour).unwrap_err().to_string().contains("255.255.255.255:9"));
         let error = race_on(vec![refused, refused], hour).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         assert!(error.to_string().contains("127.3.2.1:1"), "{error}");

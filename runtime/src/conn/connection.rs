@@ -11,11 +11,12 @@ use crate::conn::read_ops::{Read, ReadMore, ReadSlice};
 use crate::conn::send_file::SendFile;
 use crate::conn::shared::SharedWriter;
 use crate::conn::shared_limits::SharedLimits;
+use crate::conn::write_futures::{Flush, SendAll, Shutdown};
 use crate::conn::write_half::{Reserved, WriteHalf};
-use crate::conn::write_ops::{Flush, SendAll, Shutdown};
 use crate::error::{CloseReason, StagedLimit};
 use crate::exec::draining::Draining;
 use crate::exec::handle::ReactorHandle;
+use crate::exec::home::Stage;
 use crate::id::ListenerId;
 use crate::sync::plain::Ordering;
 use crate::sys;
@@ -295,9 +296,9 @@ macro_rules! facts {
                 Draining::new(self.$($body).+.home.clone())
             }
 
-            /// Has the reactor begun to drain?
+            /// Has the reactor begun to drain? True at once when [`draining`](Self::draining) is ready. One load.
             pub fn is_draining(&self) -> bool {
-                self.$($body).+.read.is_draining()
+                self.$($body).+.home.stage() >= Stage::Draining
             }
         }
     };

@@ -92,6 +92,11 @@ pub(crate) fn set(body: &Arc<Body>, at: Option<Instant>, what: &'static str) {
     }
 }
 
+/// What was asked for.
+pub(crate) fn asked(body: &Body) -> Option<(Instant, &'static str)> {
+    lock(&body.deadline).asked
+}
+
 /// Disarms it; for the end of the connection.
 pub(crate) fn clear(body: &Body) {
     take(body);

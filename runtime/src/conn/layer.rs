@@ -10,6 +10,7 @@
 use crate::buf::{Outgoing, RecvBuf};
 use crate::conn::body::{Body, ends};
 use crate::conn::connection::Connection;
+use crate::conn::deadline;
 use crate::conn::drive;
 use crate::conn::ending;
 use crate::conn::flush_word::Kick;
@@ -31,6 +32,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 /// What a connection asks of its layer.
 pub trait Layer: Send + Sync + 'static {
@@ -69,6 +71,11 @@ impl Queue {
         let old = lock(&self.body.slow).layer.replace(Box::new(layer));
         drop(old);
         self.body.ends.fetch_or(ends::LAYERED, Ordering::AcqRel);
+    }
+
+    /// The connection's deadline and what it is for, as its user set them.
+    pub fn deadline(&self) -> Option<(Instant, &'static str)> {
+        deadline::asked(&self.body)
     }
 
     /// Appends encoded bytes, under the layer's lock. False: nothing is sent any more, and they are not taken.

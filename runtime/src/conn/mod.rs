@@ -9,7 +9,8 @@
 //! | `probe` | whether a recv before a park pays | any thread |
 //! | `read_ops` | the read family: named futures | any thread |
 //! | `write_half` | staging | any thread |
-//! | `write_ops` | the write family: named futures | any thread |
+//! | `write_ops` | the write family: flush, send, shutdown | any thread |
+//! | `write_futures` | its named futures | any thread |
 //! | `shared` | whole frames from many threads | any thread |
 //! | `shared_limits` | what it may queue, and what became of a frame | pure |
 //! | `shared_send` | how such a frame goes out | any thread |
@@ -85,5 +86,6 @@ pub(crate) mod socket_word;
 #[cfg(all(test, not(loom)))]
 mod stress;
 pub(crate) mod watch;
+pub(crate) mod write_futures;
 pub(crate) mod write_half;
 pub(crate) mod write_ops;

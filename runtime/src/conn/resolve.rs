@@ -181,4 +181,29 @@ mod tests {
         assert_eq!(order(v4_first), addrs(&["1.1.1.1:1", "[::1]:1", "2.2.2.2:1"]));
         assert!(order(Vec::new()).is_empty());
     }
+
+    /// Both threads are held by the answers that they are about to give, so that nothing leaves the queue.
+    #[test]
+    fn past_the_limit_a_look_up_fails_at_once_and_those_given_up_are_skipped() {
+        let held: Vec<_> = (0..THREADS).map(|_| resolve("127.0.0.1", 1)).collect();
+        let answers: Vec<_> = held.iter().map(|look_up| lock(&look_up.answer.0)).collect();
+        let mut waiting = Vec::new();
+        let refused = loop {
+            let look_up = resolve("127.0.0.1", 2);
+            if let Some(result) = lock(&look_up.answer.0).result.take() {
+                break result.unwrap_err();
+            }
+            waiting.push(look_up);
+            assert!(waiting.len() <= WAITING + THREADS, "nobody is refused");
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded);
+        assert!(refused.to_string().contains("1024 look-ups"), "{refused}");
+        assert!(waiting.len() >= WAITING - THREADS, "vacuity: {} waited", waiting.len());
+        let last = waiting.pop().expect("many wait");
+        drop((waiting, answers));
+        for look_up in held.into_iter().chain([last]) {
+            let found = crate::runtime::single::block_on(look_up).unwrap();
+            assert!(found[0].ip().is_loopback());
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The write family: flush, and the named futures.
+//! The write family: flush, send and shutdown.
 //!
 //! State: none beyond the half's. Thread class: any thread. Laws: 3 (the fast path claims an idle word, sends and
 //! leaves; otherwise append, unlock, kick), 8 (a flush on a reactor thread has a budget,
@@ -6,8 +6,8 @@
 
 use crate::buf::{SendEnd, Sent};
 use crate::conn::drive::{self, Batch, Drive};
-use crate::conn::ending::fin_behind_queue;
 use crate::conn::flush_word::Kick;
+use crate::conn::write_futures::{Flush, SendAll, Shutdown};
 use crate::conn::write_half::WriteHalf;
 use crate::error::CloseReason;
 use crate::exec::local;
@@ -15,11 +15,8 @@ use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
-use std::fmt;
-use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
-use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 impl WriteHalf {
@@ -331,90 +328,4 @@ enum First {
     Disturbed,
     /// Not all, or an error.
     Short(io::Result<usize>),
-}
-
-/// The future of `flush`.
-///
-/// ```
-/// # epoxide::block_on(async {
-/// # let (_peer, ours) = std::os::unix::net::UnixStream::pair()?;
-/// # let mut conn = epoxide::Connection::from_unix(ours)?;
-/// conn.stage(b"one ")?;
-/// conn.flush().await
-/// # }).unwrap();
-/// ```
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct Flush<'a> {
-    half: &'a mut WriteHalf,
-}
-
-impl Future for Flush<'_> {
-    type Output = io::Result<()>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.half.poll_flush(cx)
-    }
-}
-
-/// The future of `send_all`.
-///
-/// ```
-/// # epoxide::block_on(async {
-/// # let (_peer, ours) = std::os::unix::net::UnixStream::pair()?;
-/// # let mut conn = epoxide::Connection::from_unix(ours)?;
-/// conn.send_all(b"whole").await
-/// # }).unwrap();
-/// ```
-#[must_use = "futures do nothing unless polled"]
-pub struct SendAll<'a> {
-    half: &'a mut WriteHalf,
-    bytes: &'a [u8],
-}
-
-impl fmt::Debug for SendAll<'_> {
-    /// Never the bytes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendAll").field("left", &self.bytes.len()).finish_non_exhaustive()
-    }
-}
-
-impl Future for SendAll<'_> {
-    type Output = io::Result<()>;
-
-    #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { half, bytes } = &mut *self;
-        half.poll_send_all(cx, bytes)
-    }
-}
-
-/// The future of `shutdown`.
-///
-/// ```
-/// # epoxide::block_on(async {
-/// # let (_peer, ours) = std::os::unix::net::UnixStream::pair()?;
-/// # let mut conn = epoxide::Connection::from_unix(ours)?;
-/// conn.shutdown().await // what is staged, then FIN
-/// # }).unwrap();
-/// ```
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct Shutdown<'a> {
-    half: &'a mut WriteHalf,
-}
-
-impl Future for Shutdown<'_> {
-    type Output = io::Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.half.poll_flush(cx) {
-            Poll::Ready(Ok(())) => {
-                fin_behind_queue(&self.half.body);
-                Poll::Ready(Ok(()))
-            }
-            other => other,
-        }
-    }
 }

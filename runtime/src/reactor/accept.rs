@@ -115,7 +115,16 @@ impl Reactor {
     }
 
     /// Accepts from each listener that has something, within its budget.
+    #[inline(always)]
     pub(super) fn accept_ready(&mut self) {
+        // Level-triggered: what a pass leaves is said again.
+        if std::mem::take(&mut self.accept_due) {
+            self.accept_from_all();
+        }
+    }
+
+    #[inline(never)]
+    fn accept_from_all(&mut self) {
         for index in 0..self.listeners.len() {
             if self.listeners[index].ready && !self.listeners[index].paused {
                 let budget = if self.listeners[index].shared { 4 } else { self.home.config.accept_budget };

@@ -14,6 +14,7 @@
 //! | `watches` | watched descriptors: their slots and edges |
 //! | `linger` | connections that were let go |
 //! | `sweep` | the 250 ms tick: clocks |
+//! | `moderation` | a nap before the wait, if asked for |
 //! | `stall` | user code that holds the loop |
 //! | `finish` | drain, stop, teardown |
 
@@ -23,6 +24,7 @@ mod dispatch;
 mod finish;
 mod inbox;
 mod linger;
+mod moderation;
 pub(crate) mod stall;
 mod sweep;
 mod table;
@@ -58,6 +60,9 @@ pub(crate) struct Reactor {
     events: Events,
     table: Table,
     listeners: Vec<Listener>,
+    /// An event of this pass said that a listener has somebody.
+    accept_due: bool,
+    moderation: moderation::Moderation,
     /// Connections of the whole runtime.
     limit: Arc<Limit>,
     watches: Watches,
@@ -113,6 +118,8 @@ impl Reactor {
             epoll,
             table: Table::new(),
             listeners: Vec::new(),
+            accept_due: false,
+            moderation: moderation::Moderation::new(home.config.moderation),
             limit,
             watches: Watches::new(),
             owed: VecDeque::new(),

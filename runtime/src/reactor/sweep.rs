@@ -87,10 +87,15 @@ impl Sweep {
 }
 
 impl Reactor {
+    #[inline(always)]
     pub(super) fn sweep_if_due(&mut self, now: u64) {
-        if now < self.sweep.due {
-            return;
+        if now >= self.sweep.due {
+            self.sweep(now);
         }
+    }
+
+    #[inline(never)]
+    fn sweep(&mut self, now: u64) {
         self.sweep.due = now + TICK_MS;
         self.sweep.ticks += 1;
         self.end_episodes();

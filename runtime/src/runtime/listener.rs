@@ -8,6 +8,7 @@ use crate::conn::connection::Connection;
 use crate::conn::ready_made;
 use crate::conn::resolve;
 use crate::conn::watch::{Side, Watch};
+use crate::error::complain;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::local;
 use crate::reactor::accept::{self, Accepted};
@@ -244,7 +245,7 @@ impl Listener {
     fn complain(&self, error: &io::Error) {
         self.reactor.home.count(Count::AcceptStarved, 1);
         if !self.complained.swap(true, Ordering::Relaxed) {
-            eprintln!("epoxide: accept on {self:?} failed: {error}; trying again every 250 ms");
+            complain(format_args!("accept on {self:?} failed: {error}; trying again every 250 ms"));
         }
     }
 }

@@ -21,7 +21,10 @@ struct Args {
 fn main() -> io::Result<()> {
     let args = Args::parse();
     let service = axum_app::service::<ReadHalf, WriteHalf>(args.app);
-    server::run("axum_app", &args.server, "/api/hello", move |connection| {
-        serve_http(connection, service.clone(), HttpOptions::default())
+    let hint = |addr| format!("curl http://{addr}/api/hello   {}", axum_app::also(&format!("http://{addr}")));
+    server::run_saying("axum_app", &args.server, hint, |builder| {
+        builder.listen(args.server.target(), move |connection| {
+            serve_http(connection, service.clone(), HttpOptions::default())
+        });
     })
 }

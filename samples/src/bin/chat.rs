@@ -5,8 +5,9 @@
 //! that does not read is let go once too much waits for it, and costs the others nothing before.
 
 use clap::Parser;
-use epoxide::{Connection, ReadHalf, Refusal, Runtime, SendOutcome, SharedLimits, SharedWriter};
+use epoxide::{Connection, ReadHalf, Refusal, SendOutcome, SharedLimits, SharedWriter};
 use epoxide_samples::cli::ServerArgs;
+use epoxide_samples::server;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -14,7 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 #[derive(Parser, Debug)]
-#[command(about = "A chat room over plain TCP: every line goes to all the others. Try it with two or more `nc`.")]
+#[command(
+    about = "A chat room over plain TCP: every line goes to all the others. Try it with two or more `nc`, or `curl telnet://`."
+)]
 struct Args {
     #[command(flatten)]
     server: ServerArgs,
@@ -89,20 +92,10 @@ fn main() -> io::Result<()> {
     let args = Args::parse();
     let room = Arc::new(Room::default());
     let limits = SharedLimits { bytes: args.backlog.saturating_mul(1024), ..SharedLimits::default() };
-    let mut server = Runtime::builder();
-    if args.server.reactors > 0 {
-        server.reactors(args.server.reactors);
-    }
+    let mut server = args.server.builder();
     let of_handlers = room.clone();
     server.listen(args.server.target(), move |conn| serve(conn, of_handlers.clone(), limits));
     let runtime = server.build()?;
-    let addr = runtime.local_addrs()[0];
-    println!(
-        "[chat] {} reactors on {addr}; try it in two terminals: nc {} {}   (Ctrl-C says good-bye to all)",
-        runtime.handles().len(),
-        addr.ip(),
-        addr.port()
-    );
     let (over, is_over) = channel::<()>();
     let announcer = (args.announce > 0).then(|| {
         std::thread::spawn(move || {
@@ -111,12 +104,17 @@ fn main() -> io::Result<()> {
             }
         })
     });
-    let report = runtime.run(Duration::from_secs(5))?;
+    server::run_runtime("chat", runtime, Duration::from_secs(5), |addr| {
+        format!(
+            "try it in two terminals: nc {} {}   or, without nc: curl telnet://{addr}   (Ctrl-C says good-bye to all)",
+            addr.ip(),
+            addr.port()
+        )
+    })?;
     drop(over);
     if announcer.is_some_and(|thread| thread.join().is_err()) {
         eprintln!("[chat] the announcer panicked");
     }
-    println!("[chat] stopped in {:?}, {} connections cut", report.took, report.cut);
     Ok(())
 }
 

@@ -24,7 +24,10 @@ fn main() -> io::Result<()> {
     let Args { server, certs, app } = Args::parse();
     let tls = https::build(&certs.server().alpn(["h2", "http/1.1"]))?;
     let service = axum_app::service::<TlsReadHalf, TlsWriteHalf>(app);
-    let hint = |addr| format!("{}api/hello", certs.curl("", "localhost", addr));
+    let hint = |addr: std::net::SocketAddr| {
+        let also = axum_app::also(&format!("https://localhost:{}", addr.port()));
+        format!("{}api/hello   {also}", certs.curl("", "localhost", addr))
+    };
     server::run_saying("https_axum", &server, hint, |builder| {
         builder.listen(server.target(), move |connection| {
             serve_https(connection, tls.clone(), service.clone(), HttpOptions::default())

@@ -5,8 +5,10 @@
 
 use clap::Parser;
 use epoxide::{Connection, ReactorConfig, ReactorHandle, Runtime, spawn_local, time};
+use epoxide_samples::cli::host_and_port;
 use epoxide_samples::report::Tally;
 use epoxide_samples::responses::Responses;
+use epoxide_samples::server::count;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -38,15 +40,6 @@ struct Args {
     timeout: u64,
 }
 
-fn host_and_port(addr: &str) -> Result<String, &'static str> {
-    let port = addr.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-    if addr.contains('/') || !matches!(port, Some(Ok(_))) {
-        Err("HOST:PORT, without http://")
-    } else {
-        Ok(addr.to_owned())
-    }
-}
-
 fn path(path: &str) -> Result<String, &'static str> {
     if path.starts_with('/') { Ok(path.to_owned()) } else { Err("a path begins with a slash") }
 }
@@ -63,8 +56,13 @@ fn main() -> io::Result<ExitCode> {
     let config = ReactorConfig { read_timeout: patience, send_timeout: patience, ..ReactorConfig::default() };
     let runtime = Runtime::builder().reactors(args.threads as usize).config(config).build()?;
     println!(
-        "[load] {} connections to http://{}{} for {} s, {} at a time, {} threads   (Ctrl-C ends it with the summary)",
-        args.connections, args.addr, args.path, args.duration, args.pipeline, args.threads
+        "[load] {} to http://{}{} for {} s, {} at a time, {}   (Ctrl-C ends it with the summary)",
+        count(args.connections as usize, "connection"),
+        args.addr,
+        args.path,
+        args.duration,
+        args.pipeline,
+        count(args.threads as usize, "thread")
     );
     let begun = Instant::now();
     let until = begun + Duration::from_secs(args.duration);

@@ -3,9 +3,11 @@
 //! With `--http` (feature `http`) it is a reverse proxy for HTTP/1 instead: requests go over connections that are kept.
 
 use clap::Parser;
-use epoxide_samples::cli::ServerArgs;
+use epoxide_samples::cli::{ServerArgs, reachable};
+use epoxide_samples::upstream::Upstream;
 use epoxide_samples::{relay, server};
 use std::io;
+use std::sync::Arc;
 
 #[derive(Parser, Debug)]
 #[command(about = "Relays TCP connections to another address, with back-pressure and half-closes.")]
@@ -13,7 +15,7 @@ struct Args {
     #[command(flatten)]
     server: ServerArgs,
     /// Where to relay to, HOST:PORT.
-    #[arg(long, default_value = "127.0.0.1:8081")]
+    #[arg(long, default_value = "127.0.0.1:8081", value_parser = reachable)]
     to: String,
     /// HTTP instead of TCP: requests are passed on over pooled connections.
     #[cfg(feature = "http")]
@@ -27,7 +29,7 @@ fn main() -> io::Result<()> {
     if args.http {
         return epoxide_samples::http_proxy::run("proxy", &args.server, args.to);
     }
-    let to = args.to.clone();
+    let to = Arc::new(Upstream::new("proxy", args.to.clone()));
     server::run_saying(
         "proxy",
         &args.server,

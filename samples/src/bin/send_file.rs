@@ -6,10 +6,11 @@
 //! cold archive, move the handler to a worker (the call is the same there).
 
 use clap::Parser;
-use epoxide::{Connection, Runtime};
+use epoxide::Connection;
 use epoxide_samples::cli::ServerArgs;
 use epoxide_samples::http::HEAD_DEADLINE;
 use epoxide_samples::request::{Refused, Request, head_length, range_of};
+use epoxide_samples::server;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use std::ffi::OsStr;
@@ -37,22 +38,13 @@ const MAX_HEAD: usize = 16 * 1024;
 fn main() -> io::Result<()> {
     let args = Args::parse();
     let root = open_root(&args.root)?;
-    let mut server = Runtime::builder();
-    if args.server.reactors > 0 {
-        server.reactors(args.server.reactors);
-    }
+    let mut server = args.server.builder();
     server.listen(args.server.target(), move |conn| serve(conn, root.clone()));
     let runtime = server.build()?;
-    let addr = runtime.local_addrs()[0];
-    println!(
-        "[send_file] {} reactors on {addr}, files of {}; try: curl -r 0-99 http://{addr}/{}   (Ctrl-C drains)",
-        runtime.handles().len(),
-        args.root.display(),
-        some_file(&args.root)
-    );
-    let report = runtime.run(Duration::from_secs(30))?;
-    println!("[send_file] stopped in {:?}, {} connections cut", report.took, report.cut);
-    Ok(())
+    server::run_runtime("send_file", runtime, Duration::from_secs(30), |addr| {
+        let (root, file) = (args.root.display(), some_file(&args.root));
+        format!("files of {root}; try: curl -r 0-99 http://{addr}/{file}   (Ctrl-C drains)")
+    })
 }
 
 /// A name to ask for.

@@ -5,11 +5,12 @@
 //! the others nothing.
 
 use clap::Parser;
-use epoxide::{Connection, ReadHalf, Runtime, SharedLimits, SharedWriter, time};
+use epoxide::{Connection, ReadHalf, SharedLimits, SharedWriter, time};
 use epoxide_pipes::Hub;
 use epoxide_pipes::hub::HubOptions;
 use epoxide_samples::cli::ServerArgs;
 use epoxide_samples::http::{END, HEAD_DEADLINE, MAX_HEAD, TOO_LARGE, response};
+use epoxide_samples::server;
 use std::io::{self, BufRead};
 use std::time::{Duration, Instant};
 
@@ -42,18 +43,9 @@ fn main() -> io::Result<()> {
     let limits = SharedLimits { bytes: args.backlog.saturating_mul(1024), ..SharedLimits::default() };
     let app = App { hub: Hub::new(HubOptions::sse())?, limits, ping: Duration::from_secs(args.ping.max(1)) };
     let hub = app.hub.clone();
-    let mut server = Runtime::builder();
-    if args.server.reactors > 0 {
-        server.reactors(args.server.reactors);
-    }
+    let mut server = args.server.builder();
     server.listen(args.server.target(), move |conn| serve(conn, app.clone()));
     let runtime = server.build()?;
-    let addr = runtime.local_addrs()[0];
-    println!(
-        "[sse] {} reactors on {addr}; try in two terminals: curl -N http://{addr}/events  and: curl -d hello http://{addr}/publish  \
-         (lines typed here are published too; Ctrl-C drains)",
-        runtime.handles().len()
-    );
     let typed = hub.clone();
     // Not joined: nothing ends a read of stdin.
     std::thread::spawn(move || {
@@ -61,8 +53,12 @@ fn main() -> io::Result<()> {
             let _ = publish(&typed, &line);
         }
     });
-    let report = runtime.run(Duration::from_secs(5))?;
-    println!("[sse] stopped in {:?}, {} connections cut", report.took, report.cut);
+    server::run_runtime("sse", runtime, Duration::from_secs(5), |addr| {
+        format!(
+            "try in two terminals: curl -N http://{addr}/events  and: curl -d hello http://{addr}/publish  \
+             (lines typed here are published too; Ctrl-C drains)"
+        )
+    })?;
     println!("{}", hub.stats());
     Ok(())
 }

@@ -8,7 +8,9 @@ use epoxide_samples::hub_room;
 use std::io;
 
 #[derive(Parser, Debug)]
-#[command(about = "A WebSocket hub at /ws: every message goes to all members. Any WebSocket client will do.")]
+#[command(
+    about = "A WebSocket hub at /ws: every message goes to all members. Any WebSocket client will do; / is a page that is one."
+)]
 struct Args {
     #[command(flatten)]
     hub: hub_room::HubArgs,
@@ -17,8 +19,8 @@ struct Args {
 fn main() -> io::Result<()> {
     let hint = |addr| {
         format!(
-            "in two terminals: python3 -m websockets ws://{addr}/ws  \
-             (or in a browser's console: new WebSocket('ws://{addr}/ws'); Ctrl-C says 1001 to all)"
+            "try: open http://{addr}/ in two browser windows   or in two terminals: python3 -m websockets ws://{addr}/ws \
+             (from: pip install websockets)   (Ctrl-C says 1001 to all)"
         )
     };
     hub_room::run("ws_hub", Args::parse().hub, hint, |app| move |conn| hub_room::join(conn, app.clone()))

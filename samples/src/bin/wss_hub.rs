@@ -7,7 +7,9 @@ use epoxide_samples::{https, hub_room};
 use std::io;
 
 #[derive(Parser, Debug)]
-#[command(about = "A WebSocket hub over TLS at /ws: every message goes to all members. Any WebSocket client will do.")]
+#[command(
+    about = "A WebSocket hub over TLS at /ws: every message goes to all members. Any WebSocket client will do; / is a page that is one."
+)]
 struct Args {
     #[command(flatten)]
     hub: hub_room::HubArgs,
@@ -25,10 +27,11 @@ fn main() -> io::Result<()> {
     let hint = |addr: std::net::SocketAddr| {
         let (ca, port) = (certs.certs.join("ca.pem"), addr.port());
         format!(
-            "in two terminals: SSL_CERT_FILE={} python3 -m websockets wss://localhost:{port}/ws; or look on: {}ws   \
-             (Ctrl-C says 1001 to all)",
-            ca.display(),
-            certs.curl(UPGRADE, "localhost", addr)
+            "try: open https://localhost:{port}/ in two browser windows (which must trust {ca})   or in two terminals: \
+             SSL_CERT_FILE={ca} python3 -m websockets wss://localhost:{port}/ws (from: pip install websockets)   \
+             or look on: {}ws   (Ctrl-C says 1001 to all)",
+            certs.curl(UPGRADE, "localhost", addr),
+            ca = ca.display()
         )
     };
     hub_room::run("wss_hub", hub, hint, |app| {

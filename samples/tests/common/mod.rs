@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -19,10 +19,21 @@ pub(crate) struct Sample {
 impl Sample {
     /// Starts it on a port of the kernel's choice and waits for its one line.
     pub(crate) fn start(program: &str, args: &[&str]) -> Self {
+        Self::start_with(program, args, Stdio::inherit())
+    }
+
+    /// The same, with a standard error for [`stderr`](Self::stderr).
+    #[allow(dead_code, reason = "each test file has this module to itself")]
+    pub(crate) fn start_heard(program: &str, args: &[&str]) -> Self {
+        Self::start_with(program, args, Stdio::piped())
+    }
+
+    fn start_with(program: &str, args: &[&str], stderr: Stdio) -> Self {
         let mut child = Command::new(program)
             .args(["--addr", "127.0.0.1", "--port", "0", "--reactors", "2"])
             .args(args)
             .stdin(Stdio::null())
+            .stderr(stderr)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the sample starts");
@@ -34,6 +45,20 @@ impl Sample {
             .find_map(|word| word.parse::<SocketAddr>().ok())
             .unwrap_or_else(|| panic!("no address in {first_line:?}"));
         Self { child, stdout, first_line, addr }
+    }
+
+    /// What it has to complain about; once.
+    #[allow(dead_code, reason = "each test file has this module to itself")]
+    pub(crate) fn stderr(&mut self) -> BufReader<ChildStderr> {
+        BufReader::new(self.child.stderr.take().expect("its standard error is piped, and nobody has it"))
+    }
+
+    /// Its next line.
+    #[allow(dead_code, reason = "each test file has this module to itself")]
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("it says something");
+        line
     }
 
     /// The kernel's id of the program.

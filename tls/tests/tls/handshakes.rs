@@ -1,7 +1,7 @@
 //! Bounds of handshakes: their deadline, their number, their share of a pass, and the end of the server.
 
 use crate::client::{self, GET, HANG, ask, assert_served, connect};
-use crate::servers::{World, answer_requests, serve};
+use crate::servers::{World, answer_requests, serve, serve_prepared};
 use epoxide::{CloseReason, layer};
 use epoxide_tests_e2e::{Case, Peer, PeerOptions, Unconnected, wait_until};
 use epoxide_tls::TlsError;
@@ -31,6 +31,39 @@ fn a_silent_client_is_dropped_at_the_deadline_and_a_served_one_is_not() {
     // Idle for longer than the deadline, and still there.
     assert!(ask(&mut served, GET).unwrap().ends_with("tls-ok"));
     assert_eq!(config.handshakes(), 0);
+}
+
+/// The user's own deadline, set before: the earlier of the two ends the handshake, and the user's goes on after it.
+#[test]
+fn a_deadline_from_before_the_handshake_stays() {
+    const OWN: &str = "the user's own";
+    let case = Case::start();
+    let world = World::new();
+    let start = |handshake: u64, own: u64| {
+        let config = world.options().handshake_timeout(Duration::from_millis(handshake)).build().unwrap();
+        let own = Duration::from_millis(own);
+        serve_prepared(&case, &config, move |conn| conn.set_deadline(Some(Instant::now() + own), OWN), answer_requests)
+    };
+    let hour = 3_600_000;
+    for (handshake, own, which) in [(hour, 300, OWN), (0, 300, OWN), (300, hour, "TLS handshake")] {
+        let (server, ends) = start(handshake, own);
+        let mut silent = Peer::connect(server.addr());
+        assert!(silent.ending(HANG).is_closed());
+        let error = ends.recv_timeout(HANG).unwrap().unwrap_err();
+        assert!(
+            CloseReason::of(&error).is_some_and(|why| why.to_string().contains(which)),
+            "{handshake} {own}: {error}"
+        );
+    }
+    // Later than the handshake's own: put back when that is done.
+    let (server, ends) = start(4_000, 6_000);
+    let context = client::context(&world.authority, |_| {});
+    let begun = Instant::now();
+    let mut served = connect(server.addr(), &context);
+    ask(&mut served, GET).unwrap();
+    let error = ends.recv_timeout(HANG).unwrap().unwrap_err();
+    assert!(CloseReason::of(&error).is_some_and(|why| why.to_string().contains(OWN)), "{error}");
+    assert!(begun.elapsed() >= Duration::from_secs(5), "early");
 }
 
 #[test]

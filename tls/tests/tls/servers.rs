@@ -77,11 +77,26 @@ where
     F: Fn(TlsConnection) -> Fut + Clone + Send + 'static,
     Fut: Future<Output = io::Result<()>> + 'static,
 {
+    serve_prepared(case, config, |_| {}, handler)
+}
+
+/// The same; `prepare` sees each connection before the handshake.
+pub(crate) fn serve_prepared<F, Fut>(
+    case: &Case,
+    config: &TlsConfig,
+    prepare: impl Fn(&Connection) + Clone + Send + 'static,
+    handler: F,
+) -> (Server, Ends)
+where
+    F: Fn(TlsConnection) -> Fut + Clone + Send + 'static,
+    Fut: Future<Output = io::Result<()>> + 'static,
+{
     let (tell, ends) = channel();
     let config = config.clone();
     let server = Server::start(case, move |builder| {
         builder.listen(loopback(), move |conn: Connection| {
             let (config, handler, tell) = (config.clone(), handler.clone(), tell.clone());
+            prepare(&conn);
             async move {
                 let end = match config.accept(conn).await {
                     Ok(conn) => handler(conn).await,

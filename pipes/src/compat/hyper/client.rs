@@ -19,7 +19,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// How long a request waits for a pooled connection whose answer is over for its reader, on another thread than the
@@ -135,11 +135,12 @@ where
     /// [`io::ErrorKind::InvalidInput`], naming the field that cannot work.
     pub fn new(reactor: ReactorHandle, options: ClientOptions) -> io::Result<Self> {
         super::options::range("max_head", options.max_head, 1024, 1 << 20)?;
-        let pool = Mutex::new(Pool::new(options.idle_timeout, options.max_idle_per_host));
+        let pool = Mutex::new(Pool::new(options.idle_timeout, options.max_idle_per_host, options.max_idle));
         Ok(Self { inner: Arc::new(Inner { reactor, options, pool, keeper: OnceLock::new() }) })
     }
 
-    /// How many connections are idle.
+    /// How many connections the pool holds: the idle ones, and those whose answer is over for its reader but not yet for
+    /// the connection's own thread, which are about to be idle. One that died is counted until somebody looks at it.
     pub fn idle_connections(&self) -> usize {
         self.inner.pool().len()
     }
@@ -330,7 +331,7 @@ where
     type Error = HttpClientError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, HttpClientError>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HttpClientError>> {
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), HttpClientError>> {
         Poll::Ready(Ok(()))
     }
 

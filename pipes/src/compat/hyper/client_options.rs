@@ -27,6 +27,9 @@ pub struct ClientOptions {
     pub idle_timeout: Duration,
     /// Idle connections kept for each host and port; 0 keeps none. Default 32.
     pub max_idle_per_host: usize,
+    /// Idle connections kept over all hosts; one more, and the one that has been idle longest is let go. 0 keeps none.
+    /// Default 256.
+    pub max_idle: usize,
     /// Bytes of an answer's head, 1 KiB to 1 MiB. Default 64 KiB.
     pub max_head: usize,
 }
@@ -38,6 +41,7 @@ impl Default for ClientOptions {
             response_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(30),
             max_idle_per_host: 32,
+            max_idle: 256,
             max_head: 64 * 1024,
         }
     }

@@ -1,7 +1,7 @@
 //! Idle connections of a client, by host.
 //!
 //! Job: hand out the one used last, forget the dead and the old. State owned: the idle ones. Thread class: pure; the
-//! client keeps it behind a mutex, and passes the time in. Laws kept: 16 (so many a host at most).
+//! client keeps it behind a mutex, and passes the time in. Laws kept: 16 (so many a host at most, and so many in all).
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -16,20 +16,23 @@ pub(super) enum Health {
     Dead,
 }
 
-/// See the module's text. The newest of a host is at the back.
+/// See the module's text. The newest of a host is at the back; no host is there without one.
 #[derive(Debug)]
 pub(super) struct Pool<C> {
     hosts: HashMap<String, VecDeque<(Instant, C)>>,
     timeout: Duration,
     max_per_host: usize,
+    max: usize,
+    /// How many there are, over all hosts.
+    len: usize,
     closed: bool,
     /// Of the task that looks for old ones, while it has nothing to wait for.
     keeper: Option<Waker>,
 }
 
 impl<C> Pool<C> {
-    pub(super) fn new(timeout: Duration, max_per_host: usize) -> Self {
-        Self { hosts: HashMap::new(), timeout, max_per_host, closed: false, keeper: None }
+    pub(super) fn new(timeout: Duration, max_per_host: usize, max: usize) -> Self {
+        Self { hosts: HashMap::new(), timeout, max_per_host, max, len: 0, closed: false, keeper: None }
     }
 
     /// One to `host` that can be used at once, or else the newest of those that are about to be, with what it is good for;
@@ -62,18 +65,39 @@ impl<C> Pool<C> {
         if idle.is_empty() {
             self.hosts.remove(host);
         }
+        self.len -= dead.len() + usize::from(found.is_some());
         (found, dead)
     }
 
-    /// Keeps one. It comes back when there are too many of its host, or the pool was closed. A waker is to be woken.
+    /// Keeps one. What comes back is to be dropped: the oldest of its host, or of all, where there are too many; itself, where
+    /// none is kept or the pool was closed. A waker is to be woken.
     pub(super) fn put(&mut self, host: &str, now: Instant, connection: C) -> (Option<C>, Option<Waker>) {
-        if self.closed || self.max_per_host == 0 {
+        if self.closed || self.max_per_host == 0 || self.max == 0 {
             return (Some(connection), None);
         }
-        let idle = self.hosts.entry(host.to_owned()).or_default();
-        idle.push_back((now, connection));
-        let over = if idle.len() > self.max_per_host { idle.pop_front().map(|(_, old)| old) } else { None };
+        let over = if self.hosts.get(host).is_some_and(|idle| idle.len() >= self.max_per_host) {
+            self.take_oldest(host)
+        } else if self.len >= self.max {
+            // The first of a host is its oldest. As many hosts as connections at most: it is looked for one by one.
+            let oldest = self.hosts.iter().min_by_key(|(_, idle)| idle.front().map(|(since, _)| *since));
+            let host = oldest.map(|(host, _)| host.clone());
+            host.and_then(|host| self.take_oldest(&host))
+        } else {
+            None
+        };
+        self.hosts.entry(host.to_owned()).or_default().push_back((now, connection));
+        self.len += 1;
         (over, self.keeper.take())
+    }
+
+    fn take_oldest(&mut self, host: &str) -> Option<C> {
+        let idle = self.hosts.get_mut(host)?;
+        let (_, oldest) = idle.pop_front()?;
+        if idle.is_empty() {
+            self.hosts.remove(host);
+        }
+        self.len -= 1;
+        Some(oldest)
     }
 
     /// Takes the dead and the old out. `None`: nothing is idle, and `waker` is kept for the next one.
@@ -98,6 +122,7 @@ impl<C> Pool<C> {
             }
             !idle.is_empty()
         });
+        self.len -= dead.len();
         if next.is_none() {
             self.keeper = Some(waker.clone());
         }
@@ -107,12 +132,14 @@ impl<C> Pool<C> {
     /// Nothing is kept from now on; what was idle comes back.
     pub(super) fn close(&mut self) -> Vec<C> {
         self.closed = true;
+        self.len = 0;
         std::mem::take(&mut self.hosts).into_values().flatten().map(|(_, connection)| connection).collect()
     }
 
     /// How many are idle.
     pub(super) fn len(&self) -> usize {
-        self.hosts.values().map(VecDeque::len).sum()
+        debug_assert_eq!(self.len, self.hosts.values().map(VecDeque::len).sum());
+        self.len
     }
 }
 
@@ -127,7 +154,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn pool(names: &[(&str, &'static str)], at: Instant) -> Pool<&'static str> {
-        let mut pool = Pool::new(10 * SECOND, 2);
+        let mut pool = Pool::new(10 * SECOND, 2, 8);
         for (host, name) in names {
             assert!(pool.put(host, at, *name).0.is_none());
         }
@@ -147,7 +174,7 @@ mod tests {
     #[test]
     fn neither_the_dead_nor_the_old_are_handed_out_and_the_unready_last() {
         let now = Instant::now();
-        let mut pool = Pool::new(10 * SECOND, 4);
+        let mut pool = Pool::new(10 * SECOND, 4, 4);
         for name in ["ready", "busy1", "dead", "busy2"] {
             assert!(pool.put("a", now, name).0.is_none());
         }
@@ -171,8 +198,40 @@ mod tests {
         idle.sort_unstable();
         assert_eq!(idle, ["a2", "a3"]);
         assert_eq!(pool.put("a", now, "a4").0, Some("a4"));
-        let mut none = Pool::new(SECOND, 0);
-        assert_eq!(none.put("a", now, "a1").0, Some("a1"));
+        assert_eq!(pool.len(), 0);
+        for (max_per_host, max) in [(0, 8), (8, 0)] {
+            let mut none = Pool::new(SECOND, max_per_host, max);
+            assert_eq!(none.put("a", now, "a1").0, Some("a1"));
+        }
+    }
+
+    #[test]
+    fn past_the_bound_over_all_hosts_the_oldest_of_any_gives_way() {
+        let start = Instant::now();
+        let mut pool = Pool::new(100 * SECOND, 2, 4);
+        let mut later = 0;
+        let mut put = |pool: &mut Pool<&'static str>, name: &'static str| {
+            later += 1;
+            pool.put(&name[..1], start + later * SECOND, name).0
+        };
+        for name in ["a1", "b1", "a2", "c1"] {
+            assert_eq!(put(&mut pool, name), None);
+        }
+        // A new host is no reason to keep it out: the oldest of all goes, whosever it is.
+        assert_eq!(put(&mut pool, "d1"), Some("a1"));
+        assert_eq!(put(&mut pool, "d2"), Some("b1"));
+        // Its host's own bound first: nobody else pays for that.
+        assert_eq!(put(&mut pool, "d3"), Some("d1"));
+        assert_eq!(pool.len(), 4);
+        assert_eq!(pool.take("b", start, |_| Health::Ready).0, None, "a host without one is forgotten");
+        // What is taken makes room, and what a sweep finds dead.
+        assert_eq!(pool.take("c", start, |_| Health::Ready).0, Some(("c1", Health::Ready)));
+        assert_eq!(put(&mut pool, "e1"), None);
+        let dead = |name: &&str| if *name == "a2" { Health::Dead } else { Health::Ready };
+        assert_eq!(pool.sweep(start, Waker::noop(), dead).0, ["a2"]);
+        assert_eq!(pool.len(), 3);
+        assert_eq!(put(&mut pool, "f1"), None);
+        assert_eq!(put(&mut pool, "g1"), Some("d2"));
     }
 
     #[test]

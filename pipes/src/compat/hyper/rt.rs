@@ -170,4 +170,21 @@ mod tests {
         let polled = sleep.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop()));
         assert!(polled.is_ready(), "the deadline was moved to now");
     }
+
+    /// hyper may hand in a sleep that another timer made: it is replaced.
+    #[test]
+    fn a_reset_of_a_foreign_sleep_makes_one_of_ours() {
+        struct Foreign;
+        impl Future for Foreign {
+            type Output = ();
+            fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+                Poll::Pending
+            }
+        }
+        impl Sleep for Foreign {}
+        let mut sleep: Pin<Box<dyn Sleep>> = Box::pin(Foreign);
+        HttpTimer.reset(&mut sleep, Instant::now());
+        let polled = sleep.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop()));
+        assert!(polled.is_ready(), "it is still the other timer's");
+    }
 }

@@ -34,3 +34,18 @@ fn joined(first: Bytes, second: Bytes) -> Bytes {
     both.extend_from_slice(&second);
     both.freeze()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What hyper has read ahead comes first, then what the pipe still holds; one alone is not copied.
+    #[test]
+    fn what_hyper_read_comes_before_what_the_pipe_holds() {
+        let (first, second) = (Bytes::from(vec![1; 100]), Bytes::from(vec![2; 50]));
+        let alone = [joined(first.clone(), Bytes::new()), joined(Bytes::new(), second.clone())];
+        assert_eq!([alone[0].as_ptr(), alone[1].as_ptr()], [first.as_ptr(), second.as_ptr()]);
+        let both = joined(first, second);
+        assert_eq!((both.len(), &both[98..102]), (150, &[1, 1, 2, 2][..]));
+    }
+}
