@@ -89,7 +89,7 @@ impl Uses {
             heard::forget_secrets(ssl);
         }
         let sent = sent.map(|(tx, _)| stream.get_mut().leave_to_kernel(tx));
-        match sent.and(received.unwrap_or(Ok(()))) {
+        match sent.and_then(|()| received.unwrap_or(Ok(()))) {
             Ok(()) => {
                 self.kernel.fetch_add(1, Ordering::Relaxed);
             }

@@ -122,7 +122,8 @@ fn tickets_are_taken_wherever_they_are_cut() {
     let world = World::new();
     let tickets = || [ticket(300, 1), ticket(2000, 2), ticket(50, 3)].concat();
     // Whole, one byte into the next, in headers, a byte at a time at the end, longer than a record.
-    let cuts: [fn(&mut Maker, &[u8]) -> Vec<u8>; 5] = [
+    type Cut = fn(&mut Maker, &[u8]) -> Vec<u8>;
+    let cuts: [Cut; 5] = [
         |maker, all| in_pieces(maker, all, 16_384),
         |maker, all| in_pieces(maker, all, 305),
         |maker, all| in_pieces(maker, all, 101),
