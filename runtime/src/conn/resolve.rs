@@ -6,6 +6,7 @@
 
 use crate::exec::run;
 use crate::sync::lock;
+use crate::sys::affinity;
 use crate::sys::error::SysError;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -106,6 +107,8 @@ fn submit(job: Job) -> io::Result<()> {
 
 /// A thread's life.
 fn serve() {
+    // Whoever started it may be pinned; it looks names up for all.
+    affinity::unpin_current();
     let mut pool = lock(&POOL);
     loop {
         while let Some(job) = pool.queue.pop_front() {

@@ -44,6 +44,12 @@ pub(crate) fn process_wide() -> io::Result<Affinity> {
     Ok(Affinity(set))
 }
 
+/// Lets the calling thread run wherever the process may: for threads that serve the whole process, and inherit nothing from
+/// the one that happened to start them. Where the kernel will not have it, the thread stays where it is.
+pub(crate) fn unpin_current() {
+    let _ = process_wide().and_then(|wide| restore(&wide));
+}
+
 /// How many CPUs are in [`process_wide`]; 1 where the kernel will not say.
 pub(crate) fn process_cpus() -> usize {
     let Ok(Affinity(set)) = process_wide() else { return 1 };
@@ -85,6 +91,9 @@ mod tests {
             pin_current(&[*allowed_cpus().unwrap().last().unwrap()]).unwrap();
             let wide = process_wide().unwrap();
             restore(&wide).unwrap();
+            assert_eq!(save().unwrap(), all);
+            pin_current(&[*allowed_cpus().unwrap().last().unwrap()]).unwrap();
+            unpin_current();
             assert_eq!(save().unwrap(), all);
         })
         .join()

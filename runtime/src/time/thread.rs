@@ -4,7 +4,8 @@
 //! the driver and the bell it sleeps by. Thread class: any thread. Laws: 10, 12.
 //!
 //! The thread waits on a condition variable, without a timeout while nothing is armed: an idle one uses no CPU. It
-//! is called `epoxide-timer` and has the signal mask of the thread that started it.
+//! is called `epoxide-timer`, may run on every CPU that the process may use, and has the signal mask of the thread that
+//! started it.
 
 use std::io;
 // std atomic: the locks here order what matters; these protocols are not modelled.
@@ -53,6 +54,8 @@ impl TimerThread {
     }
 
     fn run(&self) {
+        // Whoever started it may be pinned; it serves all.
+        crate::sys::affinity::unpin_current();
         let _entered = self.driver.enter();
         loop {
             self.driver.fire(clock::now());
