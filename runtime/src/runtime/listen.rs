@@ -1,4 +1,4 @@
-//! Listening addresses, their options, and the sockets behind them.
+//! Listening addresses, and the sockets behind them.
 //!
 //! State: none. Thread class: any thread. Laws: 4 (one REUSEPORT socket per reactor, all bound and listening before
 //! any accepts; a port is probed first so that a second instance is an error), 5.
@@ -10,11 +10,13 @@ use crate::exec::spawn::Outcome;
 use crate::exec::task::Task;
 use crate::id::ListenerId;
 use crate::reactor::accept::Handler;
+use crate::runtime::listen_options::{Kind, ListenOptions};
 use crate::sync::limit::Limit;
 use crate::sys;
 use crate::sys::error::SysError;
 use crate::sys::socket::UnixPath;
 use std::ffi::OsStr;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
@@ -23,43 +25,6 @@ use std::os::unix::net;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// How a listener listens.
-///
-/// ```
-/// # fn main() -> std::io::Result<()> {
-/// use epoxide::{ListenAddr, ListenOptions, Runtime};
-///
-/// let few = ListenOptions { max_connections: Some(10), ..ListenOptions::default() };
-/// let mut server = Runtime::builder();
-/// server.reactors(1).listen(ListenAddr::new("127.0.0.1:0").options(few), |_conn| async {});
-/// let runtime = server.build()?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ListenOptions {
-    /// Connections that the kernel completes before they are accepted, per reactor; listen(2) caps it at
-    /// `net.core.somaxconn`. Default 1024.
-    pub backlog: i32,
-    /// Connections of this listener that may exist at a time, over all reactors and lingering ones included; past it
-    /// accepting pauses. Default: no limit of its own.
-    pub max_connections: Option<usize>,
-    /// Let other processes of this user listen on the same port: connections are spread over all of them. Default
-    /// false: a port that somebody listens on is an error.
-    pub share_port: bool,
-    /// Permission bits of a unix path, for example `0o660`; they are set before anybody can connect (unix(7): connecting
-    /// takes write permission). Default: what the umask leaves.
-    pub mode: Option<u32>,
-    /// IPv6 only. Default: an address of all zeroes (`[::]`) takes IPv4 as well, as `net.ipv6.bindv6only` says.
-    pub v6only: Option<bool>,
-}
-
-impl Default for ListenOptions {
-    fn default() -> Self {
-        Self { backlog: 1024, max_connections: None, share_port: false, mode: None, v6only: None }
-    }
-}
 
 /// Where to listen. Built from a text (`"127.0.0.1:8080"`, `"[::]:0"`, `"localhost:8080"`, `"unix:/run/app.sock"`,
 /// `"unix:@abstract"`), a socket address, a pair of address and port, or a path. A bad one is reported when it is bound:
@@ -91,6 +56,20 @@ enum Target {
     },
     Unix(net::SocketAddr),
     Bad(String),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(addrs) => addrs.iter().enumerate().try_for_each(|(i, addr)| {
+                let or = if i == 0 { "" } else { " or " };
+                write!(f, "{or}{addr}")
+            }),
+            Self::Host { name, port } => write!(f, "{name}:{port}"),
+            Self::Unix(addr) => Address::Unix(addr.clone()).fmt(f),
+            Self::Bad(why) => f.write_str(why),
+        }
+    }
 }
 
 impl ListenAddr {
@@ -156,6 +135,26 @@ impl ListenAddr {
             self.set_resolved(found);
         }
         Ok(())
+    }
+
+    /// Refuses options that cannot work, by name; to be called once the name is looked up. With `v6only` the IPv4 addresses
+    /// of a name are left out.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        let kind = match &mut self.target {
+            Target::Ip(addrs) => {
+                if self.options.v6only.is_some() && addrs.iter().any(SocketAddr::is_ipv6) {
+                    addrs.retain(SocketAddr::is_ipv6);
+                }
+                Kind::Tcp { v6: addrs.iter().all(SocketAddr::is_ipv6) }
+            }
+            Target::Unix(addr) => Kind::Unix { path: addr.as_pathname().is_some() },
+            // Refused for itself.
+            Target::Host { .. } | Target::Bad(_) => return Ok(()),
+        };
+        self.options.check(kind).map_err(|why| {
+            let text = format!("cannot listen on {}: {why}", self.target);
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        })
     }
 
     /// Places for its connections.
@@ -288,13 +287,8 @@ impl ListenSpec {
         };
         let (sockets, path, shared) = match self.source {
             Source::Addr(mut addr) => {
-                if addr.options.max_connections == Some(0) {
-                    return Err(io::Error::new(
-                        io::ErrorKind::InvalidInput,
-                        "ListenOptions::max_connections is 0: nothing could be accepted; leave it out for no limit",
-                    ));
-                }
                 addr.resolve()?;
+                addr.check()?;
                 match &addr.target {
                     Target::Ip(targets) => {
                         let sockets = first_that_binds(targets, |target| bind_all(target, &addr.options, reactors))?;
@@ -393,4 +387,26 @@ where
     F::Output: Outcome,
 {
     Handler { serve: Box::new(move |connection, header| Task::new(handler(connection), header)), at }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v6only_leaves_out_the_ipv4_addresses_of_a_name_and_is_refused_where_there_are_no_others() {
+        let (v4, v6) = (SocketAddr::from(([127, 0, 0, 1], 80)), SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 80)));
+        let checked = |found: &[SocketAddr], v6only| {
+            let options = ListenOptions { v6only, ..ListenOptions::default() };
+            let mut addr = ListenAddr::new("some.name:80").options(options);
+            addr.set_resolved(found.to_vec());
+            addr.check().map(|()| addr.target.to_string()).map_err(|error| error.to_string())
+        };
+        assert_eq!(checked(&[v4, v6], None).unwrap(), "127.0.0.1:80 or [::1]:80");
+        for v6only in [Some(true), Some(false)] {
+            assert_eq!(checked(&[v4, v6], v6only).unwrap(), "[::1]:80");
+            let refused = checked(&[v4, v4], v6only).unwrap_err();
+            assert!(refused.starts_with("cannot listen on 127.0.0.1:80 or 127.0.0.1:80: "), "{refused}");
+        }
+    }
 }

@@ -95,7 +95,8 @@ impl Listener {
     ///
     /// # Errors
     /// What socket(7), bind(2) and listen(2) say, with the address in the text; [`io::ErrorKind::InvalidInput`] for an
-    /// address that is none; [`io::ErrorKind::ConnectionAborted`] when the reactor has stopped.
+    /// address that is none, and for options that cannot work there;
+    /// [`io::ErrorKind::ConnectionAborted`] when the reactor has stopped.
     ///
     /// # Cancel safety
     /// Nothing is left when the future is dropped.
@@ -105,6 +106,7 @@ impl Listener {
             let found = resolve::resolve(name, port).await?;
             addr.set_resolved(found);
         }
+        addr.check()?;
         let (fd, path) = addr.bind_one()?;
         Self::new(fd, path, addr.limit(), reactor)
     }

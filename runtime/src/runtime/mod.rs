@@ -4,7 +4,8 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `listen` | addresses, options, and the sockets behind them |
+//! | `listen` | addresses, and the sockets behind them |
+//! | `listen_options` | how a listener listens |
 //! | `listener` | accepting by hand |
 //! | `builder` | what is to run: reactors, listeners, hooks |
 //! | `launch` | threads, pinning, the start that waits for every reactor |
@@ -17,6 +18,7 @@ pub(crate) mod builder;
 mod control;
 mod launch;
 pub(crate) mod listen;
+pub(crate) mod listen_options;
 pub(crate) mod listener;
 pub(crate) mod running;
 pub(crate) mod signal;

@@ -1,0 +1,75 @@
+//! Options of a listener that cannot work are refused before anything is bound, by name; those at their limits listen.
+
+use std::io;
+use std::time::Duration;
+
+use epoxide::{ListenAddr, ListenOptions, Listener};
+use epoxide_tests_e2e::{Case, Http, Server, block_within, http_ok, loopback};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// `build` and `Listener::bind` refuse it, and the text names the field, what was asked for and what may be.
+fn refused(case: &Case, addr: &str, options: &ListenOptions, field: &str, value: &str, may_be: &str) {
+    let addr = ListenAddr::new(addr).options(options.clone());
+    let built = Server::try_start(case, |b| {
+        b.listen(addr.clone(), http_ok);
+    });
+    let server = Server::start(case, |_| {});
+    let bound = block_within(Listener::bind_on(&server.reactor(), addr), SOON).expect("it is refused at once");
+    for error in [built.map(|_| ()).expect_err(field), bound.map(|_| ()).expect_err(field)] {
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("ListenOptions::{field} is {value}")) && text.contains(may_be), "{text}");
+    }
+}
+
+#[test]
+fn options_that_cannot_work_are_refused_by_name() {
+    let case = Case::start();
+    let path = std::env::temp_dir().join(format!("epoxide-options-{}", std::process::id()));
+    let path = format!("unix:{}", path.display());
+    let (v4, v6, name, hidden) = ("127.0.0.1:0", "[::1]:0", "localhost:0", "unix:@epoxide-options");
+    let default = ListenOptions::default;
+    for addr in [v4, v6, name, &path, hidden] {
+        for backlog in [-1, i32::MIN] {
+            let value = backlog.to_string();
+            refused(&case, addr, &ListenOptions { backlog, ..default() }, "backlog", &value, "0 or more");
+        }
+        let nobody = ListenOptions { max_connections: Some(0), ..default() };
+        refused(&case, addr, &nobody, "max_connections", "0", "1 or more");
+    }
+    for (mode, value) in [(0o1000, "0o1000"), (0o10000, "0o10000"), (u32::MAX, "0o37777777777")] {
+        refused(&case, &path, &ListenOptions { mode: Some(mode), ..default() }, "mode", value, "0 to 0o777");
+    }
+    for addr in [v4, v6, name, hidden] {
+        refused(&case, addr, &ListenOptions { mode: Some(0o660), ..default() }, "mode", "0o660", "unix path");
+    }
+    for v6only in [true, false] {
+        for addr in [v4, &path, hidden] {
+            let options = ListenOptions { v6only: Some(v6only), ..default() };
+            refused(&case, addr, &options, "v6only", &v6only.to_string(), "IPv6");
+        }
+    }
+    for addr in [&path, hidden] {
+        refused(&case, addr, &ListenOptions { share_port: true, ..default() }, "share_port", "true", "TCP");
+    }
+}
+
+/// listen(2) takes a backlog of zero: the kernel keeps room for one.
+#[test]
+fn options_at_their_limits_listen() {
+    let case = Case::start();
+    let path = std::env::temp_dir().join(format!("epoxide-limits-{}", std::process::id()));
+    let default = ListenOptions::default;
+    let server = Server::start(&case, |b| {
+        for backlog in [0, i32::MAX] {
+            b.listen(ListenAddr::new(loopback()).options(ListenOptions { backlog, ..default() }), http_ok);
+        }
+        let all = ListenOptions { mode: Some(0o777), ..default() };
+        b.listen(ListenAddr::new(path.as_path()).options(all), http_ok);
+    });
+    for addr in server.addrs() {
+        assert_eq!(Http::connect(*addr).get().map(|response| response.status), Ok(200), "{addr}");
+    }
+    std::os::unix::net::UnixStream::connect(&path).unwrap();
+}
