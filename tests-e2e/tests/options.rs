@@ -35,8 +35,14 @@ fn options_reach_the_kernel_by_their_names() {
     assert_eq!(connection.tcp_user_timeout().unwrap(), None);
     connection.set_tcp_user_timeout(Some(Duration::from_millis(4321))).unwrap();
     assert_eq!(connection.tcp_user_timeout().unwrap(), Some(Duration::from_millis(4321)));
-    connection.set_tcp_user_timeout(None).unwrap();
-    assert_eq!(connection.tcp_user_timeout().unwrap(), None);
+    connection.set_tcp_user_timeout(Some(Duration::from_micros(1))).unwrap();
+    assert_eq!(connection.tcp_user_timeout().unwrap(), Some(Duration::from_millis(1)));
+    // Zero is what `None` is, as for every other clock.
+    for off in [Some(Duration::ZERO), None] {
+        connection.set_tcp_user_timeout(Some(SOON)).unwrap();
+        connection.set_tcp_user_timeout(off).unwrap();
+        assert_eq!(connection.tcp_user_timeout().unwrap(), None, "{off:?}");
+    }
     // The kernel doubles what it is told (socket(7)).
     connection.set_recv_buffer_size(20_000).unwrap();
     connection.set_send_buffer_size(30_000).unwrap();

@@ -68,7 +68,7 @@ impl Connection {
         socket::tcp_user_timeout(self.as_fd())
     }
 
-    /// Sets `TCP_USER_TIMEOUT`, in milliseconds; `None` is the kernel's default.
+    /// Sets `TCP_USER_TIMEOUT`, in milliseconds, rounded up; `None` and zero are the system's default (tcp(7)).
     ///
     /// # Errors
     /// Those of setsockopt(2).

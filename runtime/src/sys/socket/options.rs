@@ -72,13 +72,10 @@ pub(crate) fn tcp_user_timeout(fd: BorrowedFd<'_>) -> io::Result<Option<Duration
     Ok(u64::try_from(ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis))
 }
 
-/// TCP_USER_TIMEOUT: how long sent bytes may stay unacknowledged. Milliseconds; `None` is the default.
+/// TCP_USER_TIMEOUT: how long sent bytes may stay unacknowledged. Milliseconds, rounded up; `None` and zero are the
+/// system's default, as tcp(7) has it.
 pub(crate) fn set_tcp_user_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<()> {
-    let ms = match timeout {
-        None => 0,
-        // A zero would mean the default; the shortest time that can be said is meant.
-        timeout => crate::sys::timeout_ms(timeout).max(1),
-    };
+    let ms = crate::sys::timeout_ms(Some(timeout.unwrap_or(Duration::ZERO)));
     set(fd, IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &ms)
 }
 
@@ -250,10 +247,14 @@ mod tests {
         assert_eq!(tcp_user_timeout(fd).unwrap(), None);
         set_tcp_user_timeout(fd, Some(Duration::from_micros(10_001))).unwrap();
         assert_eq!(tcp_user_timeout(fd).unwrap(), Some(Duration::from_millis(11)));
-        set_tcp_user_timeout(fd, Some(Duration::ZERO)).unwrap();
-        assert_eq!(tcp_user_timeout(fd).unwrap(), Some(Duration::from_millis(1)));
-        set_tcp_user_timeout(fd, None).unwrap();
-        assert_eq!(tcp_user_timeout(fd).unwrap(), None);
+        set_tcp_user_timeout(fd, Some(Duration::MAX)).unwrap();
+        assert_eq!(tcp_user_timeout(fd).unwrap(), Some(Duration::from_millis(i32::MAX as u64)));
+        for off in [Some(Duration::ZERO), None] {
+            set_tcp_user_timeout(fd, Some(Duration::from_nanos(1))).unwrap();
+            assert_eq!(tcp_user_timeout(fd).unwrap(), Some(Duration::from_millis(1)));
+            set_tcp_user_timeout(fd, off).unwrap();
+            assert_eq!(tcp_user_timeout(fd).unwrap(), None, "{off:?}");
+        }
     }
 
     #[test]
