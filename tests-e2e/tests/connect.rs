@@ -135,7 +135,7 @@ fn failures_say_what_and_where() {
         (
             ConnectAddr::new(closed).options(nobody),
             ErrorKind::AddrNotAvailable,
-            "192.0.2.1:0".to_owned(),
+            format!("{closed} from 192.0.2.1:0"),
             libc::EADDRNOTAVAIL,
         ),
     ];

@@ -39,12 +39,13 @@ pub(crate) fn connect_start(addr: SocketAddr, setup: ConnectSetup) -> io::Result
         options::set_send_buffer_size(fd, bytes).map_err(|e| SysError::wrap("SO_SNDBUF for", addr, e))?;
     }
     if let Some(local) = setup.local {
-        options::set_reuse_addr(fd).map_err(|e| SysError::wrap("SO_REUSEADDR for", local, e))?;
+        let from = || format!("{addr} from {local}");
+        options::set_reuse_addr(fd).map_err(|e| SysError::wrap("SO_REUSEADDR for", from(), e))?;
         if local.port() == 0 {
             // Only so that ports are not used up sooner; an old kernel may refuse it.
             let _ = options::set_bind_address_no_port(fd);
         }
-        calls::bind(fd, local).map_err(|e| SysError::wrap("bind", local, e))?;
+        calls::bind(fd, local).map_err(|e| SysError::wrap("connect to", from(), e))?;
     }
     #[cfg(epoxide_chaos)]
     chaos::try_meet(Call::Connect, None).map_err(|e| SysError::wrap("connect to", addr, e.into()))?;
@@ -111,11 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn a_local_address_that_is_not_ours_is_an_error_naming_it() {
+    fn a_local_address_that_is_not_ours_is_an_error_naming_both() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         // TEST-NET-1 (RFC 5737): nobody's.
-        let error = connect_start(listener.local_addr().unwrap(), from("192.0.2.1:0")).unwrap_err();
+        let addr = listener.local_addr().unwrap();
+        let error = connect_start(addr, from("192.0.2.1:0")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
-        assert!(error.to_string().starts_with("bind 192.0.2.1:0: "), "{error}");
+        assert_eq!(errno_of(&error), Some(libc::EADDRNOTAVAIL));
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("connect to {addr} from 192.0.2.1:0: ")), "{text}");
     }
 }
