@@ -6,7 +6,8 @@
 //! Laws kept: 4 (event data is the caller's u64, never an fd), 5 (CLOEXEC).
 //!
 //! rustix's, for the reason that `io` gives: libc's epoll_wait costs 35 instructions more, a pass. The kernel sees
-//! epoll_pwait without a signal mask, which is the same.
+//! epoll_pwait without a signal mask, which is the same; unless a dependent turns on rustix's `linux_5_11`, which makes it
+//! epoll_pwait2.
 
 use std::fmt;
 use std::io;
@@ -149,15 +150,7 @@ impl Epoll {
 
     #[inline(always)]
     fn wait_once(&self, events: &mut Events, timeout: Option<u64>) -> io::Result<usize> {
-        let timeout = timeout.map(|ms| {
-            let ms = ms.min(i32::MAX as u64) as i64;
-            if ms < 1000 {
-                // A tick, nearly always; no division.
-                Timespec { tv_sec: 0, tv_nsec: ms * 1_000_000 }
-            } else {
-                Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000) * 1_000_000 }
-            }
-        });
+        let timeout = timeout.map(timespec);
         match epoll::wait(&self.fd, events.list.as_mut_slice(), timeout.as_ref()) {
             Ok(n) => {
                 if n == events.list.len() {
@@ -168,6 +161,18 @@ impl Epoll {
             Err(Errno::INTR) => Ok(0),
             Err(errno) => Err(errno.into()),
         }
+    }
+}
+
+/// Milliseconds as the kernel takes them, at most as many as epoll_wait(2) can say (24 days).
+#[inline(always)]
+fn timespec(ms: u64) -> Timespec {
+    let ms = ms.min(i32::MAX as u64) as i64;
+    if ms < 1000 {
+        // A tick, nearly always; no division.
+        Timespec { tv_sec: 0, tv_nsec: ms * 1_000_000 }
+    } else {
+        Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000) * 1_000_000 }
     }
 }
 
@@ -225,6 +230,25 @@ mod tests {
         let start = Instant::now();
         assert_eq!(epoll.wait(&mut events, Some(3)).unwrap(), 0);
         assert!(start.elapsed() >= Duration::from_millis(3));
+    }
+
+    #[test]
+    fn timeouts_are_said_to_the_millisecond_and_clamped() {
+        let most = (2_147_483, 647_000_000);
+        let table = [
+            (0, (0, 0)),
+            (1, (0, 1_000_000)),
+            (999, (0, 999_000_000)),
+            (1000, (1, 0)),
+            (1001, (1, 1_000_000)),
+            (i32::MAX as u64, most),
+            (i32::MAX as u64 + 1, most),
+            (u64::MAX, most),
+        ];
+        for (ms, expected) in table {
+            let said = timespec(ms);
+            assert_eq!((said.tv_sec, said.tv_nsec), expected, "{ms} ms");
+        }
     }
 
     #[test]
