@@ -55,6 +55,12 @@ pub struct ReactorConfig {
     /// [`Builder::on_stall`](crate::Builder::on_stall): zero, or at least 10 ms, which the clock's steps may be. Default
     /// 100 ms.
     pub stall_threshold: Duration,
+    /// For how long a reactor that ran no task of its own may sleep before it waits for events again, so that one wait
+    /// brings several: at most 50 us. It pays where handlers run on other threads, adapts to what it brings, and is nothing
+    /// while events come one by one. Posts and wakes from other threads may wait for its end. Zero, the default, is off:
+    /// measure it ([`Stats::naps`](crate::Stats::naps)), as virtual machines set timers at different prices. On a thread
+    /// that is not the runtime's own it lasts as much longer as that thread's timer slack (prctl(2)).
+    pub moderation: Duration,
 }
 
 impl Default for ReactorConfig {
@@ -75,11 +81,14 @@ impl Default for ReactorConfig {
             flush_budget: 256 * 1024,
             max_posts: 65_536,
             stall_threshold: Duration::from_millis(100),
+            moderation: Duration::ZERO,
         }
     }
 }
 
 const GIB: usize = 1 << 30;
+/// Longer, and what waits would notice.
+const MOST_MODERATION: Duration = Duration::from_micros(50);
 /// What the coarse clock can tell: a tick of the kernel is at most 10 ms.
 const LEAST_STALL: Duration = Duration::from_millis(10);
 
@@ -96,6 +105,12 @@ impl ReactorConfig {
         range("read_budget", self.read_budget as usize, 1, u32::MAX as usize)?;
         range("flush_budget", self.flush_budget, 1, at_least_one)?;
         range("max_posts", self.max_posts, 1, usize::MAX / 4)?;
+        if self.moderation > MOST_MODERATION {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("ReactorConfig::moderation is {:?}: it must be at most {MOST_MODERATION:?}", self.moderation),
+            ));
+        }
         let stall = self.stall_threshold;
         if stall.is_zero() || stall >= LEAST_STALL {
             return Ok(());
@@ -140,6 +155,10 @@ mod tests {
         assert!(stall(0).validate().is_ok() && stall(10).validate().is_ok() && stall(u64::MAX).validate().is_ok());
         let refused = stall(9).validate().unwrap_err();
         assert!(refused.kind() == io::ErrorKind::InvalidInput && refused.to_string().contains("stall_threshold"));
+        let moderated =
+            |us| ReactorConfig { moderation: Duration::from_micros(us), ..ReactorConfig::default() }.validate();
+        assert!(moderated(0).is_ok() && moderated(50).is_ok());
+        assert!(moderated(51).unwrap_err().to_string().contains("moderation"));
         for (name, set, low, high) in fields {
             let with = |value| {
                 let mut config = ReactorConfig::default();

@@ -112,6 +112,7 @@ pub mod workers;
 /// What a protocol between a connection and its user stands on. For `epoxide-tls`: it may change with any version.
 #[doc(hidden)]
 pub mod layer {
+    pub use crate::conn::kernel_tx::KernelTx;
     pub use crate::conn::layer::{Layer, Queue, is_record_ahead, take_step};
     pub use crate::conn::send_file::check_range;
     pub use crate::sys::ktls::{KernelCipher, KernelKeys, NewKeys};

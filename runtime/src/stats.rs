@@ -113,6 +113,8 @@ counters! {
     Passes passes,
     /// Events that epoll reported.
     Events events,
+    /// Naps before a wait (`ReactorConfig::moderation`).
+    Naps naps,
     /// Tasks spawned.
     TasksSpawned tasks_spawned,
     /// Polls of tasks.

@@ -58,7 +58,7 @@ pub use handlers::{echo, find_head_end, http_ok, http_reply, provoke_panic, read
 pub use hold::{Held, hold_reactor};
 pub use http::{Http, Response};
 pub use moving::{moved, pair, ping, several};
-pub use peer::{Ending, Peer, PeerOptions, Unconnected, pattern, tcp_pair, wait_until};
+pub use peer::{Ending, Peer, PeerOptions, Unconnected, pattern, set_send_buffer, tcp_pair, wait_until};
 pub use pending::run_pending;
 pub use places::{Place, run_at};
 pub use pool::{assert_pool_quiet, moved_to_workers};

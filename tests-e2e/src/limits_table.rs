@@ -78,6 +78,8 @@ impl Value {
             "KiB" => Self::Number(n << 10),
             "MiB" => Self::Number(n << 20),
             "GiB" => Self::Number(n << 30),
+            "ns" => Self::Time(n),
+            "us" | "µs" => Self::Time(n * 1000),
             "ms" => Self::Time(n * 1_000_000),
             "s" => Self::Time(n * 1_000_000_000),
             "h" => Self::Time(n * 3_600_000_000_000),

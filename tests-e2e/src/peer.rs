@@ -223,6 +223,14 @@ impl Unconnected {
     }
 }
 
+/// SO_SNDBUF of a socket that somebody else holds.
+///
+/// # Panics
+/// When the kernel refuses.
+pub fn set_send_buffer(socket: &impl AsFd, bytes: usize) {
+    setsockopt(socket, sockopt::SndBuf, &bytes).expect("SO_SNDBUF is settable");
+}
+
 /// `len` bytes, byte i = i mod 251: a shift or a gap anywhere shows.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()

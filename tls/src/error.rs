@@ -59,6 +59,10 @@ pub enum TlsError {
     /// ([`Ktls::Tx`](crate::Ktls::Tx)) and is older than Linux 6.14, keeps those it has: the peer was sent a close_notify, and nothing is sent any more. What
     /// was flushed before has gone out, and reads go on.
     KeyUpdate,
+    /// The peer has renewed its keys (KeyUpdate), and the kernel, which decrypts ([`Ktls::TxRx`](crate::Ktls::TxRx)), reads
+    /// nothing more as it has not got the new ones (`EKEYEXPIRED`, from Linux 6.14 on). It gets them when the message is
+    /// read, so this is of a peer that cut the message's five bytes over records, which the kernel cannot follow.
+    KeysExpired,
     /// The peer's FIN came without a close_notify: what was received may be cut.
     Truncated,
 }
@@ -76,7 +80,7 @@ impl TlsError {
             Self::Handshake { .. } | Self::Decrypt { .. } | Self::Encrypt { .. } => io::ErrorKind::InvalidData,
             Self::HandshakeClosed | Self::Truncated => io::ErrorKind::UnexpectedEof,
             Self::TooManyHandshakes { .. } => io::ErrorKind::QuotaExceeded,
-            Self::KeyUpdate => io::ErrorKind::Unsupported,
+            Self::KeyUpdate | Self::KeysExpired => io::ErrorKind::Unsupported,
         }
     }
 
@@ -98,6 +102,9 @@ impl fmt::Display for TlsError {
             Self::Encrypt { reason } => write!(f, "TLS encrypt failed: {reason}"),
             Self::KeyUpdate => f.write_str(
                 "the peer asked for new TLS keys, which this kernel (before Linux 6.14) cannot take: the session was ended (ktls(Off) can do it)",
+            ),
+            Self::KeysExpired => f.write_str(
+                "the peer renewed its TLS keys (KeyUpdate) by a message in pieces, and the kernel, which decrypts, waits for the new ones (EKEYEXPIRED): the session was ended (ktls(Off) or ktls(Tx) can do it)",
             ),
             Self::Truncated => {
                 f.write_str("the peer closed the connection without a close_notify: it may be truncated")
@@ -145,6 +152,7 @@ mod tests {
             (TlsError::Decrypt { reason: reason() }, ErrorKind::InvalidData),
             (TlsError::Encrypt { reason: reason() }, ErrorKind::InvalidData),
             (TlsError::KeyUpdate, ErrorKind::Unsupported),
+            (TlsError::KeysExpired, ErrorKind::Unsupported),
             (TlsError::Truncated, ErrorKind::UnexpectedEof),
         ];
         for (tls, kind) in table {

@@ -154,7 +154,7 @@ impl UnderWay {
                 // A connection that has ended needs no keys: its user is told.
                 if ready!(self.write.poll_queue(cx, None)).is_ok() {
                     let exact = !self.stream.get_ref().has_input();
-                    self.kernel = self.place.uses().hand_over(self.ktls, self.stream.ssl(), &self.queue, exact);
+                    self.kernel = self.place.uses().hand_over(self.ktls, &mut self.stream, &self.queue, exact);
                 }
                 return Poll::Ready(Ok(()));
             }

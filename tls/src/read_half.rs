@@ -7,7 +7,7 @@
 use crate::common::tls_facts;
 use crate::error::TlsError;
 use crate::facts::TlsFacts;
-use crate::ktls::records::kernel_error;
+use crate::ktls::records::{Fragment, kernel_error};
 use crate::read_ops::{TlsRead, TlsReadMore, TlsReadSlice};
 use crate::session::{Next, Session};
 use epoxide::layer::is_record_ahead;
@@ -48,6 +48,8 @@ pub struct TlsReadHalf {
     begun: bool,
     /// Records in a row that were no data, from a kernel that decrypts.
     idle_records: u32,
+    /// The beginning of a message of the handshake, from such a kernel.
+    fragment: Option<Fragment>,
     over: Option<End>,
     /// Plaintext that a peek has shown and no read has taken; never empty.
     pub(crate) seen: Option<RecvBuf>,
@@ -69,7 +71,17 @@ pub(crate) type Fill<'a> = dyn FnMut(&mut [u8]) -> io::Result<usize> + 'a;
 
 impl TlsReadHalf {
     pub(crate) fn new(half: ReadHalf, session: Arc<Session>, ready: bool) -> Self {
-        Self { half, session, input: None, ready, begun: false, idle_records: 0, over: None, seen: None }
+        Self {
+            half,
+            session,
+            input: None,
+            ready,
+            begun: false,
+            idle_records: 0,
+            fragment: None,
+            over: None,
+            seen: None,
+        }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -253,6 +265,10 @@ impl TlsReadHalf {
                 return Poll::Ready(result);
             }
             match ready!(receive(&mut self.half)) {
+                Ok(Some(_)) if self.fragment.is_some() => {
+                    let next = self.session.refuse_data();
+                    self.take_end(next);
+                }
                 Ok(Some(data)) => {
                     self.idle_records = 0;
                     return Poll::Ready(Ok(Some(data)));
@@ -284,15 +300,20 @@ impl TlsReadHalf {
         };
         self.idle_records += 1;
         let next = match self.idle_records {
-            ..=MAX_IDLE_RECORDS => self.session.record(kind, &record[..n]),
+            ..=MAX_IDLE_RECORDS => self.session.record(&mut self.fragment, kind, &record[..n]),
             _ => self.session.refuse_record(),
         };
+        self.take_end(next);
+        Ok(())
+    }
+
+    /// Keeps the end, if it is one.
+    fn take_end(&mut self, next: Next) {
         match next {
             Next::More | Next::Receive | Next::Rest => {}
             Next::Closed => self.over = Some(End::Clean),
             Next::Failed(error) => self.over = Some(End::Failed(error)),
         }
-        Ok(())
     }
 
     /// How the input ended, once it has.

@@ -11,9 +11,9 @@
 use crate::error::{TlsError, session_words};
 use crate::facts::TlsFacts;
 use crate::ffi;
-use crate::ktls::records::{self, Meaning};
+use crate::ktls::records::{self, Fragment, Meaning};
 use crate::ktls::renew::Renewal;
-use crate::ktls::{ALERT, CLOSE_NOTIFY, Kernel, heard};
+use crate::ktls::{CLOSE_NOTIFY, Kernel, heard};
 use crate::options::TlsVersion;
 use crate::wire::Wire;
 use boring::ssl::{ErrorCode, SslStream};
@@ -83,11 +83,8 @@ impl fmt::Debug for Session {
 impl Session {
     /// A session whose handshake is done.
     /// `kernel`: which keys the kernel has.
-    pub(crate) fn new(mut stream: SslStream<Wire>, queue: Queue, kernel: Kernel) -> Arc<Self> {
+    pub(crate) fn new(stream: SslStream<Wire>, queue: Queue, kernel: Kernel) -> Arc<Self> {
         let facts = TlsFacts::of(stream.ssl(), kernel);
-        if kernel.tx {
-            stream.get_mut().leave_to_kernel();
-        }
         let renewal = Renewal::new(kernel.renews);
         let core = Mutex::new(Core { stream, failed: None, ended: false, refused_keys: false, renewal, file: false });
         let session = Arc::new(Self { core, queue, facts });
@@ -156,10 +153,20 @@ impl Session {
     }
 
     /// A record that is no data, from a kernel that decrypts.
-    pub(crate) fn record(&self, kind: u8, body: &[u8]) -> Next {
+    /// `fragment`: the beginning of a message whose rest is to come.
+    pub(crate) fn record(&self, fragment: &mut Option<Fragment>, kind: u8, body: &[u8]) -> Next {
         let mut core = self.lock();
         let tls13 = self.facts.version() == TlsVersion::V1_3;
-        let next = core.record(&self.queue, tls13, kind, body);
+        let meaning = records::meaning(core.stream.ssl_mut(), tls13, fragment, kind, body);
+        let next = core.meant(&self.queue, meaning);
+        self.unlock(core);
+        next
+    }
+
+    /// Data, where the rest of a message is due.
+    pub(crate) fn refuse_data(&self) -> Next {
+        let mut core = self.lock();
+        let next = core.meant(&self.queue, records::interrupted());
         self.unlock(core);
         next
     }
@@ -280,7 +287,7 @@ impl Core {
         let (alert, wants_keys) = (heard::take_alert(self.stream.ssl()), heard::take_wants_keys(self.stream.ssl()));
         if let Some(alert) = alert.filter(|_| !self.ended) {
             self.ended = true;
-            self.stream.get_mut().record(ALERT, &alert);
+            self.stream.get_mut().alert(alert);
         }
         if wants_keys && !self.answer_keys() {
             self.refuse_keys();
@@ -301,8 +308,8 @@ impl Core {
         self.unsent().is_some() || self.renewal.send(&mut self.stream, false)
     }
 
-    fn record(&mut self, queue: &Queue, tls13: bool, kind: u8, body: &[u8]) -> Next {
-        match records::meaning(self.stream.ssl_mut(), tls13, kind, body) {
+    fn meant(&mut self, queue: &Queue, meaning: Meaning) -> Next {
+        match meaning {
             Meaning::Nothing => Next::More,
             Meaning::End => Next::Closed,
             Meaning::NewKeys { asked } => {
@@ -320,7 +327,7 @@ impl Core {
     fn over(&mut self, error: TlsError, alert: Option<u8>) -> Next {
         if let Some(alert) = alert.filter(|_| !self.ended) {
             self.ended = true;
-            self.stream.get_mut().record(ALERT, &[2, alert]);
+            self.stream.get_mut().alert([2, alert]);
         }
         Next::Failed(self.fail(error))
     }
@@ -328,7 +335,7 @@ impl Core {
     fn end(&mut self) {
         self.ended = true;
         if self.stream.get_ref().is_kernel() {
-            self.stream.get_mut().record(ALERT, &CLOSE_NOTIFY);
+            self.stream.get_mut().alert(CLOSE_NOTIFY);
         } else {
             // Its failure has no one to be told to: the FIN follows, and the peer sees a truncation.
             let _ = self.stream.shutdown();

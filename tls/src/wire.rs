@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use epoxide::RecvBuf;
-use epoxide::layer::{NewKeys, Queue};
+use epoxide::layer::{KernelTx, NewKeys, Queue};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
@@ -22,21 +22,21 @@ pub(crate) struct Wire {
     /// The connection takes nothing more: what was written since is gone.
     refused: bool,
     /// The kernel makes the records.
-    kernel: bool,
+    kernel: Option<Arc<KernelTx>>,
 }
 
 impl Wire {
     pub(crate) fn new(queue: Queue) -> Self {
-        Self { input: None, queue, wrote: false, refused: false, kernel: false }
+        Self { input: None, queue, wrote: false, refused: false, kernel: None }
     }
 
     /// From now on the kernel makes the records.
-    pub(crate) fn leave_to_kernel(&mut self) {
-        self.kernel = true;
+    pub(crate) fn leave_to_kernel(&mut self, tx: Arc<KernelTx>) {
+        self.kernel = Some(tx);
     }
 
     pub(crate) fn is_kernel(&self) -> bool {
-        self.kernel
+        self.kernel.is_some()
     }
 
     /// Records with so many bytes in all are about to be written: the queue grows for them once, not by doubling.
@@ -50,16 +50,20 @@ impl Wire {
         self.note(taken);
     }
 
-    /// A record of another kind, for the kernel to make.
-    pub(crate) fn record(&mut self, kind: u8, body: &[u8]) {
-        let taken = self.queue.append_record(kind, Bytes::copy_from_slice(body));
-        self.note(taken);
+    /// An alert, the session's last record, for the kernel to make.
+    pub(crate) fn alert(&mut self, alert: [u8; 2]) {
+        if let Some(tx) = &self.kernel {
+            let taken = self.queue.append_alert(tx, Bytes::copy_from_slice(&alert));
+            self.note(taken);
+        }
     }
 
-    /// The same; behind it the kernel makes its records with these keys.
-    pub(crate) fn new_keys(&mut self, kind: u8, body: &[u8], keys: Arc<dyn NewKeys>) {
-        let taken = self.queue.append_new_keys(kind, Bytes::copy_from_slice(body), keys);
-        self.note(taken);
+    /// A message of the handshake, behind which the kernel makes its records with these keys.
+    pub(crate) fn new_keys(&mut self, message: &[u8], keys: Arc<dyn NewKeys>) {
+        if let Some(tx) = &self.kernel {
+            let taken = self.queue.append_new_keys(tx, Bytes::copy_from_slice(message), keys);
+            self.note(taken);
+        }
     }
 
     /// Something was appended, or refused.
@@ -110,7 +114,7 @@ impl Read for Wire {
 impl Write for Wire {
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         // Taken either way: an error here would be BoringSSL's for ever, and hide why the connection ended.
-        if !self.kernel {
+        if self.kernel.is_none() {
             self.plain(record);
         }
         Ok(record.len())

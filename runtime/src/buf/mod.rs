@@ -12,10 +12,12 @@ mod block;
 mod magazine;
 pub(crate) mod outgoing;
 pub(crate) mod pool;
+mod record;
 mod recv_buf;
 mod spare;
 
 pub(crate) use self::magazine::flush_thread_magazine;
 pub(crate) use self::outgoing::{Outgoing, SendEnd, Sent};
 pub(crate) use self::pool::BufPool;
+pub(crate) use self::record::{Behind, Settled};
 pub use self::recv_buf::RecvBuf;

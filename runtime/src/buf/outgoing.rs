@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::record::{Behind, Record};
 use super::spare;
 use crate::sync::quiet::quiet;
 use crate::sys;
-use crate::sys::ktls::NewKeys;
 
 /// Bytes on their way out.
 #[derive(Default)]
@@ -66,13 +66,6 @@ enum Piece {
     Record(Record),
 }
 
-/// Goes out alone, with its kind; behind it the kernel may have to take new keys.
-struct Record {
-    kind: u8,
-    body: Bytes,
-    then: Option<Arc<dyn NewKeys>>,
-}
-
 /// How far a [`send`](Outgoing::send) came.
 #[derive(Debug)]
 #[must_use = "says whether something is left to send"]
@@ -102,14 +95,17 @@ impl Piece {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Own(tail) => tail.left(),
-            Self::Bytes(bytes) | Self::Record(Record { body: bytes, .. }) => bytes,
+            Self::Bytes(bytes) => bytes,
+            Self::Record(record) => record.body(),
         }
     }
 
     fn advance(&mut self, n: usize) {
         match self {
             Self::Own(tail) => tail.start += n,
-            Self::Bytes(bytes) | Self::Record(Record { body: bytes, .. }) => drop(bytes.split_to(n)),
+            Self::Bytes(bytes) => drop(bytes.split_to(n)),
+            // It goes whole.
+            Self::Record(_) => {}
         }
     }
 }
@@ -151,11 +147,11 @@ impl Outgoing {
         }
     }
 
-    /// Appends a record of the given kind, which has a body, for a socket whose TLS the kernel does. What is behind it goes
-    /// out with the keys of `then`.
-    pub(crate) fn stage_record(&mut self, kind: u8, body: Bytes, then: Option<Arc<dyn NewKeys>>) {
+    /// Appends a record of the given kind, which has a body, for a socket whose TLS the kernel does. What comes after it
+    /// goes out once `behind` is settled.
+    pub(crate) fn stage_record(&mut self, kind: u8, body: Bytes, behind: Option<Arc<dyn Behind>>) {
         debug_assert!(!body.is_empty(), "no piece is empty");
-        self.push(body.len(), Piece::Record(Record { kind, body, then }));
+        self.push(body.len(), Piece::Record(Record::new(kind, body, behind)));
     }
 
     fn push(&mut self, len: usize, piece: Piece) {
@@ -278,6 +274,14 @@ impl Outgoing {
                 return Sent { bytes, calls, end: SendEnd::Budget };
             }
             let room = budget - bytes;
+            if let Some(record) = self.record_in_front() {
+                calls += u32::from(!record.is_sent());
+                match record.send(fd, bytes).and_then(|n| self.took(Ok(n))) {
+                    Ok(n) => bytes += n,
+                    Err(end) => return Sent { bytes, calls, end },
+                }
+                continue;
+            }
             let result = match self.front.as_ref().map_or(0, |front| front.queue.len()) {
                 0 => {
                     let left = self.tail_left();
@@ -298,11 +302,7 @@ impl Outgoing {
     fn send_pieces<const N: usize>(&self, fd: BorrowedFd<'_>, mut room: usize) -> io::Result<usize> {
         let mut slices = [IoSlice::new(&[]); N];
         let mut used = 0;
-        let record = self.first_record(N);
-        if let Some((0, Record { kind, body, then })) = record {
-            return sys::ktls::send_record_then(fd, *kind, body, then.as_deref());
-        }
-        for piece in self.pieces().take(record.map_or(N, |(at, _)| at)) {
+        for piece in self.pieces().take(self.first_record(N).unwrap_or(N)) {
             let piece = &piece[..piece.len().min(room)];
             if piece.is_empty() {
                 // The room is used up.
@@ -315,13 +315,15 @@ impl Outgoing {
         sys::io::send_vectored(fd, &slices[..used])
     }
 
-    /// The first record among the first `n` pieces, and which piece it is.
-    fn first_record(&self, n: usize) -> Option<(usize, &Record)> {
-        let pieces = self.front.iter().flat_map(|front| front.queue.iter()).take(n).enumerate();
-        pieces.into_iter().find_map(|(at, piece)| match piece {
-            Piece::Record(record) => Some((at, record)),
-            Piece::Own(_) | Piece::Bytes(_) => None,
-        })
+    /// Which of the first `n` pieces is a record.
+    fn first_record(&self, n: usize) -> Option<usize> {
+        let mut pieces = self.front.iter().flat_map(|front| front.queue.iter()).take(n);
+        pieces.position(|piece| matches!(piece, Piece::Record(_)))
+    }
+
+    fn record_in_front(&mut self) -> Option<&mut Record> {
+        let first = self.front.as_mut()?.queue.front_mut()?;
+        if let Piece::Record(record) = first { Some(record) } else { None }
     }
 
     /// Takes what the kernel took off the front, or says how the sending ends.

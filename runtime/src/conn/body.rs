@@ -71,6 +71,8 @@ pub(crate) mod ends {
     pub(crate) const LAYERED: u32 = 1024;
     /// The kernel decrypts: a recv that fails with EIO has met a record that is no data.
     pub(crate) const RECORDS: u32 = 2048;
+    /// The kernel encrypts: it may hold back what it took.
+    pub(crate) const KERNEL_TX: u32 = 4096;
 
     /// Nobody uses the connection any more.
     pub(crate) fn are_both_gone(bits: u32) -> bool {

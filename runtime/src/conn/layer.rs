@@ -14,6 +14,7 @@ use crate::conn::deadline;
 use crate::conn::drive;
 use crate::conn::ending;
 use crate::conn::flush_word::Kick;
+use crate::conn::kernel_tx::{KernelTx, Last, Renew};
 use crate::conn::read_half::ReadHalf;
 use crate::conn::read_ops::tail_of;
 use crate::conn::read_word::Mark;
@@ -24,7 +25,7 @@ use crate::sync::lock;
 use crate::sync::plain::Ordering;
 use crate::sys;
 use crate::sys::errno;
-use crate::sys::ktls::{KernelKeys, NewKeys};
+use crate::sys::ktls::{ALERT, HANDSHAKE, KernelKeys, NewKeys};
 use bytes::Bytes;
 use std::fmt;
 use std::io;
@@ -82,15 +83,18 @@ impl Queue {
         self.append_with(record.len(), |out| out.stage(record))
     }
 
-    /// The same for a record that is no data (21 alert, 22 handshake), once the kernel makes the records.
-    pub fn append_record(&self, kind: u8, body: Bytes) -> bool {
-        self.append_with(body.len(), |out| out.stage_record(kind, body, None))
+    /// The same for an alert (21), the last record, once the kernel makes the records: it is out, and the FIN may follow, when
+    /// the kernel holds nothing back any more.
+    pub fn append_alert(&self, tx: &Arc<KernelTx>, body: Bytes) -> bool {
+        let behind = Arc::new(Last(tx.clone()));
+        self.append_with(body.len(), |out| out.stage_record(ALERT, body, Some(behind)))
     }
 
-    /// The same for a record behind which the kernel sends with new keys (see [`renew_tx`](Self::renew_tx)). Should the
-    /// kernel refuse them the connection ends: the peer was told.
-    pub fn append_new_keys(&self, kind: u8, body: Bytes, keys: Arc<dyn NewKeys>) -> bool {
-        self.append_with(body.len(), |out| out.stage_record(kind, body, Some(keys)))
+    /// The same for a message of the handshake (22) behind which the kernel sends with new keys (see
+    /// [`renew_tx`](Self::renew_tx)). Should the kernel refuse them the connection ends: the peer was told.
+    pub fn append_new_keys(&self, tx: &Arc<KernelTx>, body: Bytes, keys: Arc<dyn NewKeys>) -> bool {
+        let behind = Arc::new(Renew::new(tx.clone(), keys));
+        self.append_with(body.len(), |out| out.stage_record(HANDSHAKE, body, Some(behind)))
     }
 
     /// Hands the keys to the kernel: from now on it makes records of what is sent. Everything appended before must be
@@ -98,10 +102,8 @@ impl Queue {
     ///
     /// # Errors
     /// Those of setsockopt(2): the socket stays as it was.
-    pub fn install_tx(&self, keys: &KernelKeys<'_>) -> io::Result<()> {
-        let fd = self.body.as_fd();
-        sys::ktls::attach(fd)?;
-        sys::ktls::install_tx(fd, keys)
+    pub fn install_tx(&self, keys: &KernelKeys<'_>) -> io::Result<Arc<KernelTx>> {
+        KernelTx::install(&self.body, keys).map(Arc::new)
     }
 
     /// Gives the kernel newer keys to send with (TLS 1.3), with nothing queued.

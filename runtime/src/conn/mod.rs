@@ -16,6 +16,7 @@
 //! | `shared_send` | how such a frame goes out | any thread |
 //! | `shared_wait` | waiting for frames to be out, for the end | any thread |
 //! | `layer` | what TLS stands on | any thread |
+//! | `kernel_tx` | what the kernel's TLS has taken and still holds back | any thread |
 //! | `frames` | where shared frames end, who waits for them | pure |
 //! | `send_file` | a range of a file, by sendfile(2) | any thread |
 //! | `drive` | the flush owner's loop | any thread |
@@ -53,6 +54,7 @@ pub(crate) mod flush_word;
 #[cfg(all(test, loom))]
 mod flush_word_loom;
 pub(crate) mod frames;
+pub(crate) mod kernel_tx;
 pub(crate) mod layer;
 #[cfg(all(test, loom))]
 mod layer_loom;

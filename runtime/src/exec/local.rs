@@ -8,6 +8,7 @@
 
 use crate::exec::header::Header;
 use crate::exec::home::{Home, Msg};
+use crate::exec::late;
 use crate::exec::run;
 use crate::exec::spare::Spares;
 use crate::exec::task::Task;
@@ -96,6 +97,7 @@ impl Drop for Entered {
         // What an on_stop hook spawned: foreign code, under no borrow.
         run::discard_all();
         watched::refuse_spawns(false);
+        late::end();
         let home = LOCAL.with(|local| {
             local.home_ptr.set(ptr::null());
             // The reactor has settled everything; what is left is plain memory.

@@ -10,6 +10,7 @@
 //! | `task` | a future, its waker and its header in one box | reactor only |
 //! | `tasks` | the task table and its run queue | pure |
 //! | `local` | the reactor thread's own state: tasks, messages to itself | reactor only |
+//! | `late` | one wake of workers for all events of a wait | any thread |
 //! | `run` | polls tasks within a budget, catches panics | reactor only |
 //! | `spawn` | `spawn_local`, `yield_now`, what a future may return | reactor only |
 //! | `job` | closures for a pool of threads | any thread |
@@ -30,6 +31,7 @@ pub(crate) mod header;
 pub(crate) mod home;
 pub(crate) mod job;
 pub(crate) mod join;
+pub(crate) mod late;
 pub(crate) mod local;
 pub(crate) mod run;
 pub(crate) mod spare;

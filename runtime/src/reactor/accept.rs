@@ -115,7 +115,7 @@ impl Reactor {
     }
 
     /// Accepts from each listener that has something, within its budget.
-    #[inline]
+    #[inline(always)]
     pub(super) fn accept_ready(&mut self) {
         // Level-triggered: what a pass leaves is said again.
         if std::mem::take(&mut self.accept_due) {

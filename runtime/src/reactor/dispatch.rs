@@ -7,10 +7,12 @@ use super::{Reactor, WAKE_DATA};
 use crate::conn::body::Body;
 use crate::conn::read_word::Mark;
 use crate::conn::{drive, ending};
+use crate::exec::late;
 use crate::id::Key;
 use crate::sys::epoll::{ENDING, ERR, HUP, IN, OUT, RDHUP};
 
 impl Reactor {
+    #[inline(always)]
     pub(super) fn dispatch(&mut self, events: usize) {
         for i in 0..events {
             let event = self.events.get(i);
@@ -55,6 +57,7 @@ fn edge(body: &Body, flags: u32) {
         ending::peer_edge(body, flags & RDHUP != 0, flags & (HUP | ERR) != 0);
     }
     if flags & (OUT | ERR | HUP) != 0 && body.flush.writable() {
+        late::flush();
         drive::drive_as_reactor(body);
     }
 }

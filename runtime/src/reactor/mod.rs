@@ -14,6 +14,7 @@
 //! | `watches` | watched descriptors: their slots and edges |
 //! | `linger` | connections that were let go |
 //! | `sweep` | the 250 ms tick: clocks |
+//! | `moderation` | a nap before the wait, if asked for |
 //! | `stall` | user code that holds the loop |
 //! | `finish` | drain, stop, teardown |
 
@@ -23,6 +24,7 @@ mod dispatch;
 mod finish;
 mod inbox;
 mod linger;
+mod moderation;
 pub(crate) mod stall;
 mod sweep;
 mod table;
@@ -60,6 +62,7 @@ pub(crate) struct Reactor {
     listeners: Vec<Listener>,
     /// An event of this pass said that a listener has somebody.
     accept_due: bool,
+    moderation: moderation::Moderation,
     /// Connections of the whole runtime.
     limit: Arc<Limit>,
     watches: Watches,
@@ -116,6 +119,7 @@ impl Reactor {
             table: Table::new(),
             listeners: Vec::new(),
             accept_due: false,
+            moderation: moderation::Moderation::new(home.config.moderation),
             limit,
             watches: Watches::new(),
             owed: VecDeque::new(),

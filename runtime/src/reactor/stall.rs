@@ -118,9 +118,9 @@ impl Reactor {
         self.stalls.hooks = hooks;
     }
 
-    /// Runs the pass's tasks.
+    /// Runs the pass's tasks; how many polls there were.
     #[inline]
-    pub(super) fn run_tasks(&mut self) {
+    pub(super) fn run_tasks(&mut self) -> usize {
         let budget = self.home.config.task_budget;
         let begun = if watched::take_outside() { self.after_outside() } else { self.now_ms };
         if begun < self.stalls.timed_until {
@@ -140,6 +140,7 @@ impl Reactor {
                 self.stalled(took, last.map_or(StalledBy::OneOf(polls), StalledBy::Task));
             }
         }
+        polls
     }
 
     /// Tasks that other threads woke since the inbox was read; true: there are some to be polled in this pass. Not past
@@ -153,7 +154,7 @@ impl Reactor {
 
     /// The same, with a look at the clock after each poll.
     #[cold]
-    fn run_timed(&mut self, begun: u64, budget: usize) {
+    fn run_timed(&mut self, begun: u64, budget: usize) -> usize {
         let (mut last, mut slowest, mut rounds) = (begun, (0, None), ROUNDS);
         let refill = || self.home.has_wakes() && self.refill(&mut rounds);
         let polls = run::batch(budget, refill, |spawned_at| {
@@ -177,6 +178,7 @@ impl Reactor {
                 }
             }
         }
+        polls
     }
 
     /// User code ran in this pass before its tasks: when these begin.

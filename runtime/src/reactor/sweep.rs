@@ -9,11 +9,12 @@
 //! - send clock: runs while a flush is in flight; restarted when the peer acknowledged something: (bytes the kernel
 //!   took - bytes it still holds) grew. A slow steady reader lives, a stopped one does not. A connect has a clock of its
 //!   own (`conn/connect`).
+//! - kernel TLS: a flush that waits for the kernel is looked at, as at an edge (`conn/kernel_tx`).
 //! - send rate: over every window of 5 s of a flush in flight, the peer acknowledged `min_send_rate` on average.
 
 use super::Reactor;
 use crate::conn::body::{Body, REACTORS_RATE, ends};
-use crate::conn::deadline;
+use crate::conn::{deadline, drive};
 use crate::error::{Clock, CloseReason};
 use crate::id::Key;
 use crate::sync::plain::Ordering;
@@ -86,10 +87,15 @@ impl Sweep {
 }
 
 impl Reactor {
+    #[inline(always)]
     pub(super) fn sweep_if_due(&mut self, now: u64) {
-        if now < self.sweep.due {
-            return;
+        if now >= self.sweep.due {
+            self.sweep(now);
         }
+    }
+
+    #[inline(never)]
+    fn sweep(&mut self, now: u64) {
         self.sweep.due = now + TICK_MS;
         self.sweep.ticks += 1;
         self.end_episodes();
@@ -134,6 +140,9 @@ impl Reactor {
             && let Some(waiter) = body.read.ask()
         {
             body.wake_reader(waiter);
+        } else if body.has_ended(ends::KERNEL_TX) && body.flush.writable() {
+            // What the kernel's TLS holds back it sends by itself, and no edge tells.
+            drive::drive_as_reactor(&body);
         }
         drop(body);
         if lingers {

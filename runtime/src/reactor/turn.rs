@@ -5,7 +5,7 @@
 
 use super::Reactor;
 use crate::exec::home::Stage;
-use crate::exec::local;
+use crate::exec::{late, local};
 use crate::stats::{Count, Gauge};
 use crate::sys;
 use crate::time;
@@ -29,20 +29,24 @@ impl Reactor {
         self.home.counts.add_own(Count::Passes, 1);
         self.home.counts.add_own(Count::Events, events as u64);
 
+        late::begin();
         self.dispatch(events);
+        late::end();
         // An awake reactor gets no event for what other threads send it.
-        let nobody_came = !self.read_inbox() && events == 0;
+        let posted = self.read_inbox();
+        let nobody_came = !posted && events == 0;
         self.accept_ready();
         self.serve_owed(nobody_came);
         if self.timers.next_deadline().is_some() && self.timers.fire(time::now()) > 0 {
             self.home.counts.add_own(Count::Panics, self.timers.take_wake_panics());
         }
         self.sweep_if_due(now);
-        self.run_tasks();
+        let polls = self.run_tasks();
         self.read_own_messages();
 
         self.home.counts.set(Gauge::Lingering, self.table.lingering());
         self.home.counts.set(Gauge::Tasks, local::with_tasks(|tasks| tasks.live()));
+        self.moderate(events, posted, polls);
         Ok(())
     }
 
@@ -74,7 +78,7 @@ impl Reactor {
     }
 
     /// Is there work that only this thread can have made?
-    fn is_runnable(&self) -> bool {
+    pub(super) fn is_runnable(&self) -> bool {
         local::with_tasks(|tasks| tasks.has_ready()) || local::messages_len() > 0 || !self.owed.is_empty()
     }
 

@@ -165,6 +165,9 @@ fn reactor_thread(plan: Plan, started: Sender<io::Result<()>>) {
     // Told by its drop, whatever happens on this thread: nobody is to wait for one that is gone.
     let mut end = Report { control, ended: Ended::default(), fault: None };
     hooks.enter.around(|entered| {
+        if !home.config.moderation.is_zero() {
+            sys::clock::punctual();
+        }
         let ready = pin(core).and_then(|()| if entered { Ok(()) } else { Err(not_entered()) });
         match ready.inspect_err(|_| home.abandon()).and_then(|()| start(home, listeners, limit, &hooks)) {
             Err(error) => {

@@ -5,6 +5,8 @@
 //! kernel tick (4 ms is common), which would fire them early.
 
 // Not rustix's: it looks for the vDSO by itself, which crashes where there is none to be read (under valgrind).
+use std::time::Duration;
+
 use nix::time::{ClockId, clock_gettime};
 
 /// Milliseconds of CLOCK_MONOTONIC_COARSE, rounded down: for the sweep only. Read from the vDSO.
@@ -13,6 +15,18 @@ pub(crate) fn monotonic_coarse_ms() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)
         .map_or(0, |now| now.tv_sec() as u64 * 1000 + now.tv_nsec() as u64 / 1_000_000)
         .saturating_add(offset_ms())
+}
+
+/// Sleeps, at least so long. Not a wait: nothing ends it early.
+pub(crate) fn nap(time: Duration) {
+    // sleep: what it is for.
+    std::thread::sleep(time);
+}
+
+/// The calling thread's sleeps end when they are to, and not up to 50 us later (PR_SET_TIMERSLACK of prctl(2)).
+pub(crate) fn punctual() {
+    // Refused: they end later.
+    let _ = nix::sys::prctl::set_timerslack(1);
 }
 
 /// How far the fault seam has moved the clocks.

@@ -139,6 +139,7 @@ impl Epoll {
 
     /// Waits for events and returns how many came. `None` waits for ever, zero only looks; the timeout is in
     /// milliseconds. A signal ends the wait with `Ok(0)`.
+    #[inline(always)]
     pub(crate) fn wait(&self, events: &mut Events, timeout: Option<u64>) -> io::Result<usize> {
         #[cfg(epoxide_chaos)]
         return super::chaos::wait(self, events, timeout, |events, timeout| self.wait_once(events, timeout));

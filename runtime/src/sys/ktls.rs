@@ -15,6 +15,8 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, TlsGetRecordType, recvmsg,
 
 /// The content type of records that hold messages of the handshake (RFC 8446, 5.1).
 pub(crate) const HANDSHAKE: u8 = 22;
+/// The same of alerts.
+pub(crate) const ALERT: u8 = 21;
 
 /// A cipher that the kernel knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,6 +120,26 @@ pub(crate) fn install_rx(fd: BorrowedFd<'_>, keys: &KernelKeys<'_>) -> io::Resul
     super::retry(|| setsockopt(&fd, TcpTlsRx, &info))
 }
 
+/// The number of the next record that the kernel seals with the keys that it has.
+pub(crate) fn next_record(fd: BorrowedFd<'_>, cipher: KernelCipher) -> io::Result<u64> {
+    // The kernel wants the size of the cipher's structure, which ends with the number. It tells the keys, too.
+    let mut info = [0_u8; mem::size_of::<libc::tls12_crypto_info_chacha20_poly1305>()];
+    let size = match cipher {
+        KernelCipher::Aes128Gcm => mem::size_of::<libc::tls12_crypto_info_aes_gcm_128>(),
+        KernelCipher::Aes256Gcm => mem::size_of::<libc::tls12_crypto_info_aes_gcm_256>(),
+        KernelCipher::ChaCha20Poly1305 => info.len(),
+    };
+    let mut len = size.min(info.len()) as libc::socklen_t;
+    // SAFETY: `info` is live and initialised, and `len` is no more than its size; the kernel writes no more than that.
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_TLS, libc::TLS_TX, info.as_mut_ptr().cast(), &raw mut len)
+    };
+    let number = info[..size.min(info.len())].last_chunk().map(|number| u64::from_be_bytes(*number));
+    std::hint::black_box(&mut info).fill(0);
+    Errno::result(result)?;
+    Ok(number.unwrap_or_default())
+}
+
 /// Takes one record, of whatever kind: its kind and how many bytes of it `space` holds now. 16 KiB hold any.
 pub(crate) fn recv_record(fd: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<(u8, usize)> {
     let mut control = nix::cmsg_space!(u8);
@@ -150,23 +172,8 @@ struct RecordType {
     kind: u8,
 }
 
-/// Sends one record, after which `then` takes over. An error of that is one of the connection: the peer was told.
-pub(crate) fn send_record_then(
-    fd: BorrowedFd<'_>,
-    kind: u8,
-    body: &[u8],
-    then: Option<&dyn NewKeys>,
-) -> io::Result<usize> {
-    let n = send_record(fd, kind, body)?;
-    if let Some(new) = then.filter(|_| n == body.len()) {
-        install_tx(fd, &new.keys())?;
-        new.installed();
-    }
-    Ok(n)
-}
-
 /// Sends one record of the given kind (21 alert, 22 handshake), whole: never blocking.
-fn send_record(fd: BorrowedFd<'_>, kind: u8, body: &[u8]) -> io::Result<usize> {
+pub(crate) fn send_record(fd: BorrowedFd<'_>, kind: u8, body: &[u8]) -> io::Result<usize> {
     // SAFETY: all-zero bytes are a valid cmsghdr and a valid byte.
     let mut control: RecordType = unsafe { mem::zeroed() };
     // The length of the header, which is aligned, and the one byte behind it.

@@ -14,8 +14,8 @@
 //! | [`eventfd`] | `eventfd2`, and its `read` and `write` |
 //! | [`mod@file`] | `sendfile`, `fstat`, and `pthread_sigmask`, `sigtimedwait`, `sigpending` around it |
 //! | [`io`] | `recv`, `send`, `sendmsg` |
-//! | [`ktls`] | `setsockopt(TCP_ULP, TLS_TX, TLS_RX)`, `sendmsg` and `recvmsg` with a record type |
-//! | [`socket`] | `socket`, `bind`, `listen`, `accept4`, `connect`, `shutdown`, `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `ioctl(SIOCOUTQ)`, `fcntl(F_GETFL, F_SETFL)` |
+//! | [`ktls`] | `setsockopt(TCP_ULP, TLS_TX, TLS_RX)`, `getsockopt(TLS_TX)`, `sendmsg` and `recvmsg` with a record type |
+//! | [`socket`] | `socket`, `bind`, `listen`, `accept4`, `connect`, `shutdown`, `getsockname`, `getpeername`, `getsockopt`, `setsockopt`, `ioctl(SIOCOUTQ)`, `poll`, `fcntl(F_GETFL, F_SETFL)` |
 //! | [`affinity`] | `sched_getaffinity`, `sched_setaffinity` |
 //! | [`limits`] | `getrlimit`, `setrlimit` |
 //! | [`clock`] | `clock_gettime(CLOCK_MONOTONIC_COARSE)` |

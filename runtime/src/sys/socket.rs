@@ -16,7 +16,9 @@ pub(crate) use self::connect::{ConnectSetup, connect_start};
 pub(crate) use self::end::{reset, shutdown_both, shutdown_write};
 #[cfg(all(test, not(loom)))]
 pub(crate) use self::facts::ESTABLISHED;
-pub(crate) use self::facts::{CLOSE, is_tcp, local_addr, peer_addr, set_nonblocking, take_error, tcp_state, unsent};
+pub(crate) use self::facts::{
+    CLOSE, has_room, is_tcp, local_addr, peer_addr, set_nonblocking, take_error, tcp_state, unsent, written,
+};
 pub(crate) use self::listen::{accept, probe_exclusive, tcp_listener};
 pub(crate) use self::options::{
     keepalive, nodelay, quickack, recv_buffer_size, send_buffer_size, set_keepalive, set_nodelay, set_quickack,

@@ -53,6 +53,8 @@ mod credit;
 mod crew;
 mod error;
 mod parking;
+#[cfg(all(test, loom))]
+mod parking_loom;
 pub(crate) mod pools;
 mod registry;
 mod tasks;

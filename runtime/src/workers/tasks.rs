@@ -8,6 +8,7 @@
 
 use crate::exec::ambient::Class;
 use crate::exec::join::{self, Abort, JoinHandle, Joined};
+use crate::exec::late::{self, Sleepers};
 use crate::exec::local::Discard;
 use crate::id::TaskId;
 use crate::sync::plain::{AtomicBool, AtomicU64, Ordering};
@@ -78,13 +79,11 @@ impl TaskPool {
         Ok(handle)
     }
 
-    fn schedule(&self, runnable: Runnable) {
+    fn schedule(self: &Arc<Self>, runnable: Runnable) {
         self.queue.push(runnable);
-        self.wake_one();
-    }
-
-    fn wake_one(&self) {
-        self.parking.wake_one(|| !self.queue.is_empty());
+        if !late::put_off(self) {
+            self.wake_one();
+        }
     }
 
     /// False: the system lets no thread start.
@@ -205,6 +204,13 @@ impl<F: Future> Future for Guarded<F> {
         join::discarding_thrown(why, thrown, || this.joined.set(None));
         this.seat.pool.leave(this.seat.id);
         Poll::Ready(())
+    }
+}
+
+impl Sleepers for TaskPool {
+    #[inline]
+    fn wake_one(&self) {
+        self.parking.wake_one(|| !self.queue.is_empty());
     }
 }
 

@@ -8,6 +8,7 @@ use epoxide::{ReactorConfig, workers};
 use epoxide_samples::cli::{AnswerArgs, WorkerArgs};
 use epoxide_samples::{http, server};
 use std::io;
+use std::time::Duration;
 
 #[derive(Parser, Debug)]
 #[command(about = "Answers every HTTP request from the worker pool: the connection moves there once.")]
@@ -19,6 +20,10 @@ struct Args {
     /// May a worker try one recv before a read parks (`ReactorConfig::optimistic_reads`)?
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     optimistic: bool,
+    /// For how many microseconds the reactor may sleep before it waits, so that one wait brings several requests
+    /// (`ReactorConfig::moderation`): at most 50.
+    #[arg(long, default_value_t = 0)]
+    moderation: u64,
 }
 
 fn main() -> io::Result<()> {
@@ -26,7 +31,11 @@ fn main() -> io::Result<()> {
     let answer = http::answer(&args.common.body)?;
     let set_up = |server: &mut epoxide::Builder| {
         args.workers.set_up(server);
-        server.config(ReactorConfig { optimistic_reads: args.optimistic, ..ReactorConfig::default() });
+        server.config(ReactorConfig {
+            optimistic_reads: args.optimistic,
+            moderation: Duration::from_micros(args.moderation),
+            ..ReactorConfig::default()
+        });
     };
     server::run_with("threadpool", &args.common.server, "/", set_up, move |conn| async move {
         // The reactor's task ends here; the worker's goes on with the connection.

@@ -9,7 +9,8 @@ mod keys;
 pub(crate) mod records;
 pub(crate) mod renew;
 
-use boring::ssl::SslRef;
+use crate::wire::Wire;
+use boring::ssl::SslStream;
 use epoxide::layer::Queue;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -67,9 +68,13 @@ pub(crate) struct Uses {
 impl Uses {
     /// After the handshake, with everything written so far in the socket, and nothing received beyond it (`exact`): the
     /// kernel gets the keys that it is to have. What it does not take is done here, and nothing has changed for it.
-    pub(crate) fn hand_over(&self, ktls: Ktls, ssl: &SslRef, queue: &Queue, exact: bool) -> Kernel {
+    pub(crate) fn hand_over(&self, ktls: Ktls, stream: &mut SslStream<Wire>, queue: &Queue, exact: bool) -> Kernel {
+        let ssl = stream.ssl();
         let sent = keys::of(ssl, true).map_err(io::Error::other);
-        let sent = sent.and_then(|keys| queue.install_tx(&keys.for_kernel()).map(|()| renew::can_renew(queue, &keys)));
+        let sent = sent.and_then(|keys| {
+            let tx = queue.install_tx(&keys.for_kernel())?;
+            Ok((tx, renew::can_renew(queue, &keys)))
+        });
         let received = match (ktls, &sent) {
             (Ktls::TxRx, Ok(_)) if exact => {
                 let keys = keys::of(ssl, false).map_err(io::Error::other);
@@ -78,12 +83,13 @@ impl Uses {
             (Ktls::TxRx, Ok(_)) => Some(Err(io::Error::other("the peer sent more than its handshake"))),
             _ => None,
         };
-        let renews = matches!(sent, Ok(true));
+        let renews = matches!(sent, Ok((_, true)));
         let kernel = Kernel { tx: sent.is_ok(), rx: matches!(received, Some(Ok(()))), renews };
         if !renews {
             heard::forget_secrets(ssl);
         }
-        match sent.and_then(|_| received.unwrap_or(Ok(()))) {
+        let sent = sent.map(|(tx, _)| stream.get_mut().leave_to_kernel(tx));
+        match sent.and_then(|()| received.unwrap_or(Ok(()))) {
             Ok(()) => {
                 self.kernel.fetch_add(1, Ordering::Relaxed);
             }

@@ -4,7 +4,6 @@
 //! lock; the sender says that the keys are in force. Thread class: any thread. Laws: 14 (the message and what is sent behind
 //! it keep their order: both are in the queue), 16 (one message waits at most, however often the peer asks).
 
-use crate::ktls::HANDSHAKE;
 use crate::ktls::keys::{self, Keys};
 use crate::wire::Wire;
 use boring::ssl::{SslRef, SslStream};
@@ -74,7 +73,7 @@ impl Renewal {
         let Some(keys) = keys::renewed(stream.ssl(), true) else { return false };
         let coming = Arc::new(Coming { keys, in_force: AtomicBool::new(false) });
         self.coming = Some(coming.clone());
-        stream.get_mut().new_keys(HANDSHAKE, &[24, 0, 0, 1, u8::from(ask)], coming);
+        stream.get_mut().new_keys(&[24, 0, 0, 1, u8::from(ask)], coming);
         true
     }
 

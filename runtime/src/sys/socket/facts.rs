@@ -7,6 +7,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
 use super::{calls, options};
 
 /// TCP_INFO state: connected both ways.
@@ -36,6 +38,28 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// SIOCOUTQ: bytes that were sent and that the peer has not acknowledged (tcp(7)).
 pub(crate) fn unsent(fd: BorrowedFd<'_>) -> io::Result<u64> {
     calls::ioctl_outq(fd)
+}
+
+/// Bytes that TCP was ever given to send, counted from where the connection began (a FIN counts, too). WouldBlock: the peer
+/// acknowledges so fast that it cannot be told now.
+pub(crate) fn written(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut acked = options::tcp_info_acked(fd)?;
+    for _ in 0..16 {
+        // Nothing was acknowledged between the two: they belong together.
+        let unsent = calls::ioctl_outq(fd)?;
+        let now = options::tcp_info_acked(fd)?;
+        if now == acked {
+            return Ok(acked.saturating_add(unsent));
+        }
+        acked = now;
+    }
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// Would epoll say that the socket is writable?
+pub(crate) fn has_room(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|n| n > 0)
 }
 
 /// The state in TCP_INFO: `CLOSE_WAIT`, [`CLOSE`] or another of the kernel's.
@@ -124,6 +148,8 @@ mod tests {
     fn unacknowledged_bytes_are_counted() {
         let (mut served, mut client) = pair();
         assert_eq!(unsent(served.as_fd()).unwrap(), 0);
+        let begin = written(served.as_fd()).unwrap();
+        assert!(has_room(served.as_fd()));
         // More than the peer's window holds: something must stay behind.
         set_nonblocking(served.as_fd()).unwrap();
         let chunk = vec![1; 1 << 16];
@@ -136,7 +162,8 @@ mod tests {
             Err(error) => Some(error),
         });
         assert_eq!(full.expect("the socket fills").kind(), ErrorKind::WouldBlock);
-        assert!(unsent(served.as_fd()).unwrap() > 0);
+        assert!(unsent(served.as_fd()).unwrap() > 0 && !has_room(served.as_fd()));
+        assert_eq!(written(served.as_fd()).unwrap() - begin, sent as u64, "however much is acknowledged");
         let mut sink = vec![0; sent];
         client.read_exact(&mut sink).unwrap();
         // All of it was read, so all of it is acknowledged, at the latest by the delayed ACK.
@@ -145,5 +172,6 @@ mod tests {
             assert!(start.elapsed() < std::time::Duration::from_secs(30));
             std::thread::yield_now();
         }
+        assert_eq!(written(served.as_fd()).unwrap() - begin, sent as u64);
     }
 }

@@ -142,6 +142,11 @@ pub(super) fn tcp_info_state(fd: BorrowedFd<'_>) -> io::Result<u8> {
     get(fd, IPPROTO_TCP, libc::TCP_INFO)
 }
 
+/// The field tcpi_bytes_acked of TCP_INFO, which libc's structure lacks: the 16th of eight bytes.
+pub(super) fn tcp_info_acked(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    get::<[u64; 16]>(fd, IPPROTO_TCP, libc::TCP_INFO).map(|[.., acked]| acked)
+}
+
 /// SO_DOMAIN, SO_TYPE and SO_PROTOCOL.
 pub(super) fn kind(fd: BorrowedFd<'_>) -> io::Result<(c_int, c_int, c_int)> {
     Ok((
@@ -183,6 +188,10 @@ impl OptionValue for c_int {
 
 impl OptionValue for u8 {
     const ZERO: Self = 0;
+}
+
+impl OptionValue for [u64; 16] {
+    const ZERO: Self = [0; 16];
 }
 
 impl OptionValue for libc::linger {

@@ -5,7 +5,10 @@
 
 mod endings;
 mod files;
+mod held;
 mod keys;
+mod maker;
+mod messages;
 mod openssl;
 mod records;
 

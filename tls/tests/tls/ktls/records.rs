@@ -1,10 +1,9 @@
 //! Records that are no data, to a kernel that decrypts: floods of them, and what waits behind them.
 
+use super::maker::Maker;
 use super::{kernel_has_tls, pattern};
 use crate::client::{self, HANG, try_connect};
 use crate::servers::{World, serve};
-use boring::hash::hmac_sha256;
-use boring::symm::{Cipher, encrypt_aead};
 use epoxide::{Connection, ReactorConfig};
 use epoxide_tests_e2e::{Case, Gate, Server, block_within, echo, loopback, wait_until};
 use epoxide_tls::{Ktls, TlsConnection, TlsError};
@@ -12,40 +11,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// Makes records of TLS 1.3 with AES-128-GCM by hand.
-struct Maker {
-    key: [u8; 16],
-    nonce: [u8; 12],
-    number: u64,
-}
-
-impl Maker {
-    /// From a line of the key log.
-    fn new(line: &str) -> Self {
-        let digits = line.rsplit(' ').next().unwrap();
-        let secret: Vec<u8> =
-            (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect();
-        // HKDF-Expand of one block.
-        let expand = |label: &str, len: u8| {
-            let info = [&[0, len, 6 + label.len() as u8], &b"tls13 "[..], label.as_bytes(), &[0, 1]].concat();
-            hmac_sha256(&secret, &info).unwrap()
-        };
-        let (key, nonce) = (expand("key", 16), expand("iv", 12));
-        Self { key: key[..16].try_into().unwrap(), nonce: nonce[..12].try_into().unwrap(), number: 0 }
-    }
-
-    fn record(&mut self, kind: u8, body: &[u8]) -> Vec<u8> {
-        let mut nonce = self.nonce;
-        nonce[4..].iter_mut().zip(self.number.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
-        self.number += 1;
-        let plain = [body, &[kind]].concat();
-        let header = [23, 3, 3, 0, u8::try_from(plain.len() + 16).unwrap()];
-        let mut tag = [0; 16];
-        let sealed = encrypt_aead(Cipher::aes_128_gcm(), &self.key, Some(&nonce), &header, &plain, &mut tag).unwrap();
-        [&header[..], &sealed, &tag].concat()
-    }
-}
 
 /// One read would be busy with them for ever, and its reactor with it.
 #[test]

@@ -1,0 +1,118 @@
+//! `ReactorConfig::moderation`: a reactor that naps before it waits loses nothing and is in time.
+
+use std::io;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use epoxide::workers::{self, WorkersConfig};
+use epoxide::{Connection, ReactorConfig};
+use epoxide_tests_e2e::{
+    Case, Peer, Server, assert_pool_quiet, block_within, hold_reactor, loopback, rounds, wait_until,
+};
+
+const SOON: Duration = Duration::from_secs(10);
+const PEERS: usize = 16;
+
+/// Echo on workers, so that the reactor's passes run no task, and naps of at most 50 us.
+fn moderated(case: &Case) -> Server {
+    Server::start(case, |b| {
+        b.config(ReactorConfig { moderation: Duration::from_micros(50), ..ReactorConfig::default() });
+        b.workers(WorkersConfig { threads: 2, ..WorkersConfig::default() });
+        b.listen(loopback(), |mut connection: Connection| async move {
+            let served = async move {
+                while let Some(received) = connection.read().await? {
+                    connection.send_all(&received).await?;
+                }
+                Ok::<(), io::Error>(())
+            };
+            workers::spawn(served).detach();
+        });
+    })
+}
+
+/// One turn: every peer's byte comes with one wait, or several, and comes back.
+fn turn(server: &Server, peers: &mut [Peer], byte: u8) {
+    let parks = server.stats().parks;
+    let held = hold_reactor(&server.reactor());
+    for peer in peers.iter_mut() {
+        peer.send(&[byte]).unwrap();
+    }
+    held.release();
+    for (i, peer) in peers.iter_mut().enumerate() {
+        assert_eq!(peer.read_exactly(1, SOON), Ok(vec![byte]), "turn {byte}, connection {i}");
+    }
+    assert!(wait_until(SOON, || server.stats().parks >= parks + peers.len() as u64));
+}
+
+fn open(server: &Server) -> Vec<Peer> {
+    let peers: Vec<_> = (0..PEERS).map(|_| Peer::connect(server.addr())).collect();
+    assert!(wait_until(SOON, || server.stats().parks >= PEERS as u64), "the reads do not park");
+    peers
+}
+
+#[test]
+fn everything_is_answered_between_naps() {
+    let case = Case::start_rounds();
+    let server = moderated(&case);
+    let mut peers = open(&server);
+    for i in 0..rounds() {
+        turn(&server, &mut peers, i as u8);
+    }
+    let naps = server.stats().naps;
+    assert!(naps > 0, "vacuity: no nap");
+    println!("{naps} naps in {} passes", server.stats().passes);
+    drop(peers);
+    assert_pool_quiet(&server, 0);
+}
+
+/// Posts, wakes and timers of other threads come at every moment of a nap, and none is slept through.
+#[test]
+fn what_other_threads_send_during_a_nap_is_served() {
+    let case = Case::start_rounds();
+    let server = moderated(&case);
+    let mut peers = open(&server);
+    let reactor = server.reactor();
+    let posting = thread::spawn({
+        let reactor = reactor.clone();
+        move || {
+            for i in 0..20 * rounds() {
+                let (told, tell) = channel();
+                assert!(reactor.run_here(move || told.send(i).unwrap()).is_ok());
+                assert_eq!(tell.recv_timeout(SOON), Ok(i), "a post was slept through");
+            }
+        }
+    });
+    let mut i = 0_u8;
+    while !posting.is_finished() {
+        turn(&server, &mut peers, i);
+        i = i.wrapping_add(1);
+    }
+    posting.join().unwrap();
+    let (begun, slept) = (Instant::now(), Duration::from_millis(5));
+    let task = reactor.spawn(async move { epoxide::time::sleep(slept).await }).unwrap();
+    assert!(matches!(block_within(task, SOON), Some(Ok(()))) && begun.elapsed() >= slept);
+    assert!(server.stats().naps > 0, "vacuity: no nap");
+    drop(peers);
+    assert_pool_quiet(&server, 0);
+}
+
+/// Off is off, and reactors that run their handlers themselves do not nap.
+#[test]
+fn a_reactor_with_tasks_of_its_own_does_not_nap() {
+    let case = Case::start();
+    let server = Server::start(&case, |b| {
+        b.config(ReactorConfig { moderation: Duration::from_micros(50), ..ReactorConfig::default() });
+        b.listen(loopback(), |mut connection: Connection| async move {
+            while let Some(received) = connection.read().await? {
+                connection.send_all(&received).await?;
+            }
+            Ok::<(), io::Error>(())
+        });
+    });
+    let mut peers = open(&server);
+    for i in 0..50 {
+        turn(&server, &mut peers, i);
+    }
+    assert_eq!(server.stats().naps, 0);
+}
