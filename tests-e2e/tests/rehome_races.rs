@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use epoxide::{CloseReason, ReactorConfig, RehomeError};
 use epoxide_tests_e2e::{
-    Case, Ending, Parker, Rng, Server, block_within, hold_reactor, moved, pair, ping, poll_once, rounds, several,
-    wait_until,
+    Case, Ending, FdLimit, Parker, Rng, Server, block_within, hold_reactor, moved, pair, ping, poll_once, rounds,
+    several, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -91,6 +91,26 @@ fn a_full_target_leaves_the_connection_where_it_was() {
     ping(&mut peer, &mut connection);
     moved(&mut connection, &reactors[1]).unwrap();
     ping(&mut peer, &mut connection);
+}
+
+/// For a moment a move takes a descriptor more.
+#[test]
+fn a_move_without_a_descriptor_leaves_the_connection_where_it_was() {
+    let case = Case::start();
+    let (server, accepted) = several(&case, 2, |_| {});
+    let (mut peer, mut connection, reactors) = pair(&server, &accepted);
+    ping(&mut peer, &mut connection);
+    let limit = FdLimit::lower_to_free(0);
+    let refused = moved(&mut connection, &reactors[1]);
+    drop(limit);
+    let Err(RehomeError::Io(error)) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.raw_os_error(), Some(libc::EMFILE), "{error}");
+    assert!(connection.reactor() == reactors[0]);
+    ping(&mut peer, &mut connection);
+    // Nothing of the attempt is left in the way of the next one.
+    moved(&mut connection, &reactors[1]).unwrap();
+    ping(&mut peer, &mut connection);
+    assert_eq!(server.stats().rehomed, 1);
 }
 
 /// Stops and drains of both homes at any moment of a move: the connection is whole at one of them, or was cut with the
