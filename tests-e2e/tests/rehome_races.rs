@@ -100,9 +100,10 @@ fn a_move_without_a_descriptor_leaves_the_connection_where_it_was() {
     let (server, accepted) = several(&case, 2, |_| {});
     let (mut peer, mut connection, reactors) = pair(&server, &accepted);
     ping(&mut peer, &mut connection);
-    let limit = FdLimit::lower_to_free(0);
+    let limit = FdLimit::lower_to_free(1);
+    let last = std::fs::File::open("/dev/null").expect("one is left");
     let refused = moved(&mut connection, &reactors[1]);
-    drop(limit);
+    drop((last, limit));
     let Err(RehomeError::Io(error)) = refused else { panic!("{refused:?}") };
     assert_eq!(error.raw_os_error(), Some(libc::EMFILE), "{error}");
     assert!(connection.reactor() == reactors[0]);
