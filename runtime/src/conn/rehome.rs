@@ -272,10 +272,12 @@ fn take_along(old: &Body, next: &Arc<Body>, goes_on: bool) {
     if old.flush.has_fin() {
         ending::fin_behind_queue(next);
     }
-    if let Some(reason) = old.reason()
-        && (!goes_on || old.flush.is_closed())
-    {
-        next.end(reason);
+    match old.reason() {
+        // Whoever cut the old one had the socket, and resets it.
+        Some(reason) if !goes_on => next.end(reason),
+        // Whoever ends the old one has stored the reason and finds the socket gone: the peer is told here.
+        Some(reason) if old.flush.is_closed() || reason == CloseReason::Aborted => ending::reset(next, reason),
+        _ => {}
     }
     next.touch(local::here(&next.home));
     // Ready: what the old word knew is worth one look. An edge from before the ADD was told by the ADD.

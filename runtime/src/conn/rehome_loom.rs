@@ -34,6 +34,7 @@ enum Twin {
     TakesAlongBeforeItPublishes,
     DoesNotClaim,
     NothingIsToldOfTheInput,
+    LeavesTheResetToNobody,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -195,8 +196,15 @@ impl Shared {
         if old.flush.has_fin() {
             self.fin_behind_queue(NEW);
         }
-        if reason != 0 && (!goes_on || old.flush.is_closed()) {
+        let reason = old.reason.load(Ordering::Relaxed);
+        let closed = old.flush.is_closed();
+        if reason == 0 {
+            return;
+        }
+        if !goes_on || closed && self.twin == Twin::LeavesTheResetToNobody {
             let _ = new.flush.close();
+        } else if (closed || reason == ABORTED) && self.twin != Twin::LeavesTheResetToNobody {
+            self.reset(NEW, reason);
         }
     }
 
@@ -249,6 +257,7 @@ fn run(twin: Twin, acts: &'static [Act]) {
                 }
             }
         }
+        assert!(kernel.reset || told != ABORTED, "aborted, and the peer sees nothing");
         assert!(
             kernel.wire.iter().all(|what| *what == PIECE) || kernel.wire.ends_with(&[FIN]),
             "a FIN overtook what is sent"
@@ -286,6 +295,12 @@ fn loom_a_close_handle_acts_during_a_move() {
 #[should_panic(expected = "is not told")]
 fn loom_twin_whoever_ends_looks_and_does_not_cut() {
     run(Twin::LooksInsteadOfCutting, &[Act::Deadline]);
+}
+
+#[test]
+#[should_panic(expected = "the peer sees nothing")]
+fn loom_twin_who_ends_the_old_one_too_late_resets_nobody() {
+    run(Twin::LeavesTheResetToNobody, &[Act::Stop(OLD)]);
 }
 
 #[test]
