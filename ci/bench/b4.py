@@ -19,7 +19,7 @@ AGAIN = "threadpool_again"  # the same program: what this machine calls equal
 
 
 def commands():
-    ours = f"{servers.ROOT}/target/release/threadpool --addr {{addr}} --reactors 1 --workers 2 --body bench"
+    ours = f"{servers.sample('threadpool')} --addr {{addr}} --reactors 1 --workers 2 --body bench"
     return {"threadpool": ours, "no_optimistic": ours + " --optimistic false", "moderated": ours + " --moderation 50",
             "funnel": f"{micro.TARGET}/release/funnel --addr {{addr}} --reactors 1 --workers 2 --body bench",
             "tokio_mt": f"{servers.PEERS_TARGET}/release/tokio_mt {{addr}} 2"}
