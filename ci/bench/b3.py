@@ -17,8 +17,8 @@ AGREE = 0.001
 # Calls that start and stop cost on one side only: the last wait, a signal's interruption.
 SLACK = 2
 # Steady state: at most this many calls per request. "none" leaves room for a stray call in thousands of requests, and for
-# a few in a short run: a thread's start or stop that costs a call more in one of the two runs is not a finding.
-NONE, STRAY = 0.0005, 5
+# what start and stop cost more in one of the two runs: raw's threads then meet in 11 to 19 futex calls.
+NONE, STRAY = 0.0005, 12
 LIMITS = {"recv": 1.01, "send": 1.01, "epoll_wait": 1.0, "epoll_ctl": NONE, "futex": NONE, "write": NONE}
 
 
@@ -144,9 +144,12 @@ def compare(own):
 
 def eventfd_writes():
     """A short run by itself, whose strace names what is written to: the lines that raw prints are no wakes. To the last one."""
-    _, log, counters = traced(servers.command("raw"), 4, 4, how=("-y", "-e", "trace=write"))
-    seen, counted = len(re.findall(r"\bwrite\(\d+<anon_inode:\[?eventfd\b", log)), counters.get("eventfd_writes")
-    return "PASS" if seen == counted else "FAIL", f"counter eventfd_writes {counted}, strace {seen}, in a run by itself"
+    for _ in range(10):  # until one has wakes at all: a reactor that is awake at the stop needs none
+        _, log, counters = traced(servers.command("raw"), 4, 4, how=("-y", "-e", "trace=write"))
+        seen, counted = len(re.findall(r"\bwrite\(\d+<anon_inode:\[?eventfd\b", log)), counters.get("eventfd_writes")
+        if seen or counted != 0: break
+    word = "INCONCLUSIVE" if seen == counted == 0 else "PASS" if seen == counted else "FAIL"
+    return word, f"counter eventfd_writes {counted}, strace {seen}, in a run by itself"
 
 
 def run(options, report):
@@ -154,7 +157,7 @@ def run(options, report):
     except Untraceable as why:
         print(f"B3: SKIPPED, strace may not trace here: {why}")
         return None
-    if options.smoke: options.requests, options.connections = min(options.requests, 60), min(options.connections, 16)
+    if options.smoke: options.requests, options.connections = min(options.requests, 200), min(options.connections, 16)
     servers.build_own()
     names = ["raw"]
     if not options.smoke:
