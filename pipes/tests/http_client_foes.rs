@@ -8,11 +8,15 @@ use epoxide_pipes::{ClientOptions, HttpClient, HttpClientError};
 use epoxide_tests_e2e::{Case, Gate, Parker, Server, find_head_end, http_reply, loopback, poll_once, wait_until};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
+use hyper::body::{Body, Frame};
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use web::{Desk, LONG, Place};
 
@@ -240,4 +244,57 @@ fn a_connection_that_dies_under_a_request_is_an_error_and_not_a_second_request()
     within(requests.unwrap()).unwrap();
     assert!(seen.is_open());
     assert_eq!(counted.load(Ordering::Acquire), 2);
+}
+
+/// A body of one piece that never ends, or an empty one.
+struct Unending(Option<Bytes>, bool);
+
+impl Body for Unending {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.0.take() {
+            Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+            None if self.1 => Poll::Pending,
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+/// A server that answers a request before its body ends, and a body that never does: the connection, which nobody can
+/// use, leaves the pool when it has been idle for long enough, though requests come all the time and look at it.
+#[test]
+fn an_upload_that_never_ends_does_not_stay_in_the_pool() {
+    let case = Case::start();
+    let server = Server::start(&case, |b| {
+        b.listen(loopback(), |mut connection: Connection| async move {
+            let Some(head) = connection.read().await? else { return Ok(()) };
+            if head.starts_with(b"GET") {
+                return connection
+                    .send_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
+                    .await;
+            }
+            connection.send_all(&http_reply(200, b"ok")).await?;
+            while connection.read().await?.is_some() {}
+            Ok::<(), io::Error>(())
+        });
+    });
+    // The upload itself ends with its home's clock.
+    let home = home(&case, ReactorConfig { read_timeout: SHORT, ..ReactorConfig::default() });
+    let mut options = ClientOptions::default();
+    options.idle_timeout = SHORT;
+    let client = HttpClient::<Unending>::new(home.reactor(), options).unwrap();
+    let ask = |request: hyper::http::request::Builder, body| {
+        let request = request.uri(format!("http://{}/", server.addr())).body(body).unwrap();
+        within(async { client.request(request).await.unwrap().into_body().collect().await.unwrap().to_bytes() })
+    };
+    assert_eq!(ask(Request::builder().method("POST"), Unending(Some(Bytes::from_static(b"begin")), true)), "ok");
+    assert_eq!(client.idle_connections(), 1, "vacuity: it is in the pool");
+    let gone = wait_until(LONG, || {
+        assert_eq!(ask(Request::builder(), Unending(None, false)), "ok");
+        client.idle_connections() == 0
+    });
+    assert!(gone, "it is in the pool for ever");
+    assert!(wait_until(LONG, || home.stats().open == 0), "{} open", home.stats().open);
 }

@@ -1,7 +1,7 @@
 //! Listening addresses, their options, and the sockets behind them.
 //!
 //! State: none. Thread class: any thread. Laws: 4 (one REUSEPORT socket per reactor, all bound and listening before
-//! any accepts; a port is probed first so that a second instance is an error), 5.
+//! any accepts; a second instance is an error), 5.
 
 use crate::conn::address::{self, Address};
 use crate::conn::connection::Connection;
@@ -297,7 +297,9 @@ impl ListenSpec {
                 addr.resolve()?;
                 match &addr.target {
                     Target::Ip(targets) => {
-                        let sockets = first_that_binds(targets, |target| bind_all(target, &addr.options, reactors))?;
+                        let ListenOptions { backlog, share_port, v6only, .. } = addr.options;
+                        let bind = |target| sys::socket::tcp_listeners(target, backlog, share_port, v6only, reactors);
+                        let sockets = first_that_binds(targets, bind)?;
                         (sockets, None, false)
                     }
                     _ => {
@@ -337,22 +339,6 @@ fn first_that_binds<T>(targets: &[SocketAddr], mut bind: impl FnMut(SocketAddr) 
         }
     }
     Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the name has no address to listen on")))
-}
-
-fn bind_all(mut addr: SocketAddr, options: &ListenOptions, reactors: usize) -> io::Result<Vec<OwnedFd>> {
-    if addr.port() != 0 && !options.share_port {
-        sys::socket::probe_exclusive(addr, options.v6only)?;
-    }
-    let mut sockets = Vec::with_capacity(reactors);
-    for _ in 0..reactors {
-        let socket = sys::socket::tcp_listener(addr, options.backlog, true, options.v6only)?;
-        if addr.port() == 0 {
-            // The kernel chose: the other reactors take the same port.
-            addr.set_port(sys::socket::local_addr(socket.as_fd())?.port());
-        }
-        sockets.push(socket);
-    }
-    Ok(sockets)
 }
 
 /// A handler that is cloned for every reactor.

@@ -2,7 +2,7 @@
 //!
 //! Job: the front of the room; each file below holds one part of it.
 //! State owned: none. Thread class: any thread.
-//! Laws kept: 4 (listeners and the probe), 5 (CLOEXEC from birth, owned before configured, reset).
+//! Laws kept: 4 (listeners), 5 (CLOEXEC from birth, owned before configured, reset).
 
 mod calls;
 mod connect;
@@ -19,7 +19,7 @@ pub(crate) use self::facts::ESTABLISHED;
 pub(crate) use self::facts::{
     CLOSE, has_room, is_tcp, local_addr, peer_addr, set_nonblocking, take_error, tcp_state, unsent, written,
 };
-pub(crate) use self::listen::{accept, probe_exclusive, tcp_listener};
+pub(crate) use self::listen::{accept, tcp_listener, tcp_listeners};
 pub(crate) use self::options::{
     keepalive, nodelay, quickack, recv_buffer_size, send_buffer_size, set_keepalive, set_nodelay, set_quickack,
     set_recv_buffer_size, set_send_buffer_size, set_tcp_user_timeout, tcp_user_timeout,

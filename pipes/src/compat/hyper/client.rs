@@ -7,7 +7,7 @@ use super::client_body::{ClientBody, Lease};
 use super::client_error::HttpClientError;
 use super::client_io::{ClientIo, HeadWait};
 use super::client_options::ClientOptions;
-use super::pool::{Health, Pool};
+use super::pool::{Found, Health, Pool};
 use epoxide::{AbortHandle, Connection, Draining, PostError, ReactorHandle, time};
 use hyper::body::Body;
 use hyper::client::conn::http1::{Builder, SendRequest};
@@ -22,9 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// How long a request waits for a pooled connection whose answer is over for its reader, on another thread than the
-/// connection's, but not yet for its driver. Without it up to a quarter of such requests got new connections; it is not
-/// longer because a driver may still be sending a body that nobody waits for.
+/// For so long after an answer's body was read its connection counts as about to be free, and a request waits for it: on
+/// another thread than the connection's the reader is done before the connection's driver. Without it up to a quarter of
+/// such requests got new connections; it is not longer because a driver may still be sending a body that nobody waits for.
 const GRACE: Duration = Duration::from_millis(5);
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -99,8 +99,8 @@ impl<B> Inner<B> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn put(&self, host: &str, link: Link<B>) {
-        let (over, keeper) = self.pool().put(host, Instant::now(), link);
+    pub(super) fn put(&self, host: &str, since: Instant, link: Link<B>) {
+        let (over, keeper) = self.pool().put(host, since, link);
         drop(over);
         if let Some(keeper) = keeper {
             keeper.wake();
@@ -112,13 +112,14 @@ impl<B> Inner<B> {
 struct Waiting<'a, B> {
     client: &'a Inner<B>,
     host: &'a str,
+    since: Instant,
     link: Option<Link<B>>,
 }
 
 impl<B> Drop for Waiting<'_, B> {
     fn drop(&mut self) {
         if let Some(link) = self.link.take() {
-            self.client.put(self.host, link);
+            self.client.put(self.host, self.since, link);
         }
     }
 }
@@ -194,13 +195,14 @@ where
 
     /// A connection of the pool that takes a request.
     async fn idle(&self, key: &str) -> Option<Link<B>> {
-        let (found, dead) = self.inner.pool().take(key, Instant::now(), health);
+        let (found, dead) = self.inner.pool().take(key, Instant::now(), GRACE, health);
         drop(dead);
-        let (link, health) = found?;
-        if health == Health::Ready {
-            return Some(link);
+        let found = found?;
+        if found.is_ready {
+            return Some(found.connection);
         }
-        let mut waiting = Waiting { client: &self.inner, host: key, link: Some(link) };
+        let Found { connection, since, .. } = found;
+        let mut waiting = Waiting { client: &self.inner, host: key, since, link: Some(connection) };
         let ready = time::timeout(GRACE, waiting.link.as_mut()?.sender.ready()).await.ok()?;
         let link = waiting.link.take();
         ready.ok().and(link)

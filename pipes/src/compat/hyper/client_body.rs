@@ -9,6 +9,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Weak;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 /// A connection that goes back to its pool.
 pub(super) struct Lease<B> {
@@ -20,7 +21,7 @@ pub(super) struct Lease<B> {
 impl<B> Lease<B> {
     fn give_back(self) {
         if let Some(client) = self.client.upgrade() {
-            client.put(&self.host, self.link);
+            client.put(&self.host, Instant::now(), self.link);
         }
     }
 }

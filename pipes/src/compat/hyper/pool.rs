@@ -16,6 +16,15 @@ pub(super) enum Health {
     Dead,
 }
 
+/// What [`Pool::take`] found.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Found<C> {
+    pub(super) connection: C,
+    /// When it came back to the pool.
+    pub(super) since: Instant,
+    pub(super) is_ready: bool,
+}
+
 /// See the module's text. The newest of a host is at the back; no host is there without one.
 #[derive(Debug)]
 pub(super) struct Pool<C> {
@@ -35,14 +44,15 @@ impl<C> Pool<C> {
         Self { hosts: HashMap::new(), timeout, max_per_host, max, len: 0, closed: false, keeper: None }
     }
 
-    /// One to `host` that can be used at once, or else the newest of those that are about to be, with what it is good for;
-    /// and what is to be dropped (by the caller, outside of its lock).
+    /// One to `host` that can be used at once, or else the newest of those that are about to be, as they came back less than
+    /// `grace` ago; and what is to be dropped (by the caller, outside of its lock).
     pub(super) fn take(
         &mut self,
         host: &str,
         now: Instant,
+        grace: Duration,
         health: impl Fn(&C) -> Health,
-    ) -> (Option<(C, Health)>, Vec<C>) {
+    ) -> (Option<Found<C>>, Vec<C>) {
         let mut dead = Vec::new();
         let Some(idle) = self.hosts.get_mut(host) else { return (None, dead) };
         let mut kept = VecDeque::new();
@@ -53,13 +63,13 @@ impl<C> Pool<C> {
                 _ if is_old(since, now, self.timeout) => dead.push(connection),
                 Health::NotYet => kept.push_front((since, connection)),
                 Health::Ready => {
-                    found = Some((connection, Health::Ready));
+                    found = Some(Found { connection, since, is_ready: true });
                     break;
                 }
             }
         }
-        if found.is_none() {
-            found = kept.pop_back().map(|(_, connection)| (connection, Health::NotYet));
+        if found.is_none() && kept.back().is_some_and(|(since, _)| now.saturating_duration_since(*since) < grace) {
+            found = kept.pop_back().map(|(since, connection)| Found { connection, since, is_ready: false });
         }
         idle.append(&mut kept);
         if idle.is_empty() {
@@ -69,9 +79,9 @@ impl<C> Pool<C> {
         (found, dead)
     }
 
-    /// Keeps one. What comes back is to be dropped: the oldest of its host, or of all, where there are too many; itself, where
+    /// Keeps one that is idle since then. What comes back is to be dropped: the oldest of its host, or of all, where there are too many; itself, where
     /// none is kept or the pool was closed. A waker is to be woken.
-    pub(super) fn put(&mut self, host: &str, now: Instant, connection: C) -> (Option<C>, Option<Waker>) {
+    pub(super) fn put(&mut self, host: &str, since: Instant, connection: C) -> (Option<C>, Option<Waker>) {
         if self.closed || self.max_per_host == 0 || self.max == 0 {
             return (Some(connection), None);
         }
@@ -85,7 +95,10 @@ impl<C> Pool<C> {
         } else {
             None
         };
-        self.hosts.entry(host.to_owned()).or_default().push_back((now, connection));
+        let idle = self.hosts.entry(host.to_owned()).or_default();
+        // The newest of all, unless somebody waited for it in vain.
+        let at = idle.iter().rposition(|(other, _)| *other <= since).map_or(0, |at| at + 1);
+        idle.insert(at, (since, connection));
         self.len += 1;
         (over, self.keeper.take())
     }
@@ -161,20 +174,30 @@ mod tests {
         pool
     }
 
+    /// Which one is taken, whether it is ready, and what is dead.
+    fn taken(
+        pool: &mut Pool<&'static str>,
+        now: Instant,
+        health: impl Fn(&&'static str) -> Health,
+    ) -> (Option<(&'static str, bool)>, Vec<&'static str>) {
+        let (found, dead) = pool.take("a", now, SECOND, health);
+        (found.map(|found| (found.connection, found.is_ready)), dead)
+    }
+
     #[test]
     fn the_newest_of_the_host_is_handed_out() {
         let now = Instant::now();
         let mut pool = pool(&[("a", "a1"), ("a", "a2"), ("b", "b1")], now);
-        assert_eq!(pool.take("a", now, |_| Health::Ready).0, Some(("a2", Health::Ready)));
-        assert_eq!(pool.take("a", now, |_| Health::Ready).0, Some(("a1", Health::Ready)));
-        assert_eq!(pool.take("a", now, |_| Health::Ready).0, None);
+        for expected in [Some(("a2", true)), Some(("a1", true)), None] {
+            assert_eq!(taken(&mut pool, now, |_| Health::Ready).0, expected);
+        }
         assert_eq!(pool.len(), 1);
     }
 
     #[test]
     fn neither_the_dead_nor_the_old_are_handed_out_and_the_unready_last() {
         let now = Instant::now();
-        let mut pool = Pool::new(10 * SECOND, 4, 4);
+        let mut pool = Pool::new(10 * SECOND, 4, 8);
         for name in ["ready", "busy1", "dead", "busy2"] {
             assert!(pool.put("a", now, name).0.is_none());
         }
@@ -183,10 +206,23 @@ mod tests {
             "ready" => Health::Ready,
             _ => Health::NotYet,
         };
-        assert_eq!(pool.take("a", now, health), (Some(("ready", Health::Ready)), vec!["dead"]));
+        assert_eq!(taken(&mut pool, now, health), (Some(("ready", true)), vec!["dead"]));
         assert_eq!(pool.len(), 2, "what is not ready yet stays");
-        assert_eq!(pool.take("a", now, health), (Some(("busy2", Health::NotYet)), vec![]), "the newest of them");
-        assert_eq!(pool.take("a", now + 10 * SECOND, |_| Health::Ready), (None, vec!["busy1"]), "too old");
+        assert_eq!(taken(&mut pool, now + SECOND, health), (None, vec![]), "not about to be: it came back long ago");
+        assert_eq!(taken(&mut pool, now, health), (Some(("busy2", false)), vec![]), "the newest of them");
+        assert_eq!(taken(&mut pool, now + 10 * SECOND, |_| Health::Ready), (None, vec!["busy1"]), "too old");
+    }
+
+    /// One that was waited for in vain is as old as it was: it neither lives longer nor in another's place.
+    #[test]
+    fn what_is_put_back_keeps_its_age() {
+        let now = Instant::now();
+        let mut pool = pool(&[("a", "busy")], now);
+        let found = pool.take("a", now, SECOND, |_| Health::NotYet).0.expect("it is about to be free");
+        pool.put("a", now + SECOND, "newer");
+        assert!(pool.put("a", found.since, found.connection).0.is_none());
+        assert_eq!(pool.put("a", now + 2 * SECOND, "newest").0, Some("busy"), "the oldest gives way");
+        assert_eq!(taken(&mut pool, now + 2 * SECOND, |_| Health::Ready).0, Some(("newest", true)));
     }
 
     #[test]
@@ -223,9 +259,9 @@ mod tests {
         // Its host's own bound first: nobody else pays for that.
         assert_eq!(put(&mut pool, "d3"), Some("d1"));
         assert_eq!(pool.len(), 4);
-        assert_eq!(pool.take("b", start, |_| Health::Ready).0, None, "a host without one is forgotten");
+        assert_eq!(pool.take("b", start, SECOND, |_| Health::Ready).0, None, "a host without one is forgotten");
         // What is taken makes room, and what a sweep finds dead.
-        assert_eq!(pool.take("c", start, |_| Health::Ready).0, Some(("c1", Health::Ready)));
+        assert_eq!(pool.take("c", start, SECOND, |_| Health::Ready).0.map(|found| found.connection), Some("c1"));
         assert_eq!(put(&mut pool, "e1"), None);
         let dead = |name: &&str| if *name == "a2" { Health::Dead } else { Health::Ready };
         assert_eq!(pool.sweep(start, Waker::noop(), dead).0, ["a2"]);

@@ -1,7 +1,7 @@
 //! Listening sockets.
 //!
-//! Job: make a TCP listener, probe that an address is free, accept. State owned: none. Thread class: any thread.
-//! Laws kept: 4 (REUSEPORT listeners, and the probe that makes a second instance an error), 5.
+//! Job: make TCP listeners, accept. State owned: none. Thread class: any thread.
+//! Laws kept: 4 (REUSEPORT listeners, and an address that a second instance cannot have), 5.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,11 +24,31 @@ pub(crate) fn tcp_listener(
     Ok(socket)
 }
 
-/// Asks whether somebody listens on `addr` already, by a bind with SO_REUSEADDR and without SO_REUSEPORT:
-/// the kernel refuses it (EADDRINUSE) to a live listener's address only, not for TIME_WAIT or live
-/// old connections. The socket is dropped at once.
-pub(crate) fn probe_exclusive(addr: SocketAddr, v6only: Option<bool>) -> io::Result<()> {
-    bound(addr, false, v6only).map(drop)
+/// `count` sockets that listen on one address, between which the kernel distributes connections (SO_REUSEPORT).
+///
+/// Not shared with others, the first of them is bound without SO_REUSEPORT: of several that come at once the kernel lets
+/// one listen (the others fail with EADDRINUSE, at the latest in listen(2)), and neither TIME_WAIT nor live old
+/// connections are in its way. The option comes when it listens, for our own others.
+pub(crate) fn tcp_listeners(
+    mut addr: SocketAddr,
+    backlog: i32,
+    share_port: bool,
+    v6only: Option<bool>,
+    count: usize,
+) -> io::Result<Vec<OwnedFd>> {
+    let first = tcp_listener(addr, backlog, share_port, v6only)?;
+    if count > 1 && !share_port {
+        options::set_reuse_port(first.as_fd()).map_err(|e| SysError::wrap("SO_REUSEPORT for", addr, e))?;
+    }
+    if addr.port() == 0 {
+        // The kernel chose: the others take the same port.
+        addr.set_port(super::local_addr(first.as_fd())?.port());
+    }
+    let mut sockets = vec![first];
+    for _ in 1..count {
+        sockets.push(tcp_listener(addr, backlog, true, v6only)?);
+    }
+    Ok(sockets)
 }
 
 /// accept4(2), non-blocking and CLOEXEC: one attempt, repeated only when a signal came first.
@@ -102,30 +122,62 @@ mod tests {
     }
 
     #[test]
-    fn the_probe_refuses_a_live_listener_only() {
-        let listener = tcp_listener(any_v4(), 16, true, None).unwrap();
-        let addr = local_addr(listener.as_fd()).unwrap();
-        assert_eq!(probe_exclusive(addr, None).unwrap_err().kind(), ErrorKind::AddrInUse);
+    fn an_address_is_refused_for_a_live_listener_only() {
+        let have = |addr| tcp_listeners(addr, 16, false, None, 3);
+        let listeners = have(any_v4()).unwrap();
+        let addr = local_addr(listeners[0].as_fd()).unwrap();
+        assert!(listeners.iter().all(|one| local_addr(one.as_fd()).unwrap() == addr));
+        assert_eq!(have(addr).unwrap_err().kind(), ErrorKind::AddrInUse);
+        let [listener, ..] = &listeners[..] else { unreachable!("three were asked for") };
 
         // One connection that stays, one that we end first, so that our side goes to TIME_WAIT.
-        let live_client = TcpStream::connect(addr).unwrap();
-        let live = accept(listener.as_fd()).unwrap();
-        let mut ended_client = TcpStream::connect(addr).unwrap();
-        drop(accept(listener.as_fd()).unwrap());
+        let client = |live: &mut Vec<_>| loop {
+            let client = TcpStream::connect(addr).unwrap();
+            // The kernel chose one of the three: until it is the first.
+            match accept(listener.as_fd()) {
+                Ok(served) => return (client, served),
+                Err(_) => live.push(client),
+            }
+        };
+        let mut others = Vec::new();
+        let live = client(&mut others);
+        let (mut ended_client, ended) = client(&mut others);
+        drop(ended);
         assert_eq!(ended_client.read(&mut [0; 1]).unwrap(), 0);
-        drop(ended_client);
-        drop(listener);
+        drop((ended_client, listeners, others));
 
-        probe_exclusive(addr, None).unwrap();
+        drop(have(addr).unwrap());
         // Control: both leftovers are there, as a bind without SO_REUSEADDR says.
         let plain = calls::tcp_socket(addr).unwrap();
         let error = calls::bind(plain.as_fd(), addr).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
-        drop(plain);
-        tcp_listener(addr, 16, true, None).unwrap();
-        drop((live, live_client));
+        drop((plain, live));
         // And with the live one gone too, TIME_WAIT alone does not refuse it either.
-        probe_exclusive(addr, None).unwrap();
+        have(addr).unwrap();
+    }
+
+    /// With a probe before the bind both had it in one of 18 rounds.
+    #[test]
+    fn of_two_that_come_at_once_one_has_the_address() {
+        let both = std::sync::Barrier::new(2);
+        let mut refused = 0;
+        for round in 0..1000 {
+            let addr = local_addr(tcp_listener(any_v4(), 1, false, None).unwrap().as_fd()).unwrap();
+            let have = || {
+                both.wait();
+                tcp_listeners(addr, 16, false, None, 2)
+            };
+            let (one, other) = std::thread::scope(|scope| {
+                let one = scope.spawn(have);
+                (have(), one.join().unwrap())
+            });
+            assert!(one.is_err() || other.is_err(), "round {round}: both listen on {addr}");
+            refused += u32::from(one.is_err() != other.is_err());
+            for error in [one.err(), other.err()].into_iter().flatten() {
+                assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
+            }
+        }
+        assert!(refused > 100, "vacuity: one of two in {refused} rounds");
     }
 
     #[test]
@@ -153,7 +205,7 @@ mod tests {
             Err(error) => assert_eq!(error.kind(), ErrorKind::AddrInUse),
         }
         let port = local_addr(both.as_fd()).unwrap().port();
-        let error = probe_exclusive((Ipv4Addr::UNSPECIFIED, port).into(), None).unwrap_err();
+        let error = tcp_listeners((Ipv4Addr::UNSPECIFIED, port).into(), 16, false, None, 2).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
     }
 }

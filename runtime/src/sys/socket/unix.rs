@@ -3,15 +3,17 @@
 //! Job: make them, remove stale and own paths. State owned: a [`UnixPath`] says which file is ours. Thread class: any
 //! thread. Laws kept: 4 (a stale path that refuses connects is unlinked, a live one is an error), 5.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::UnixAddr;
 
 use super::calls;
@@ -48,13 +50,15 @@ pub(crate) fn unix_connect(addr: &SocketAddr) -> io::Result<OwnedFd> {
 }
 
 /// A listening socket. A path in the way is unlinked if it is a socket that refuses connects; `mode` is set before
-/// anybody can connect.
+/// anybody can connect. Of several that come at once one has the path: they look and bind one after the other.
 pub(crate) fn unix_listener(
     addr: &SocketAddr,
     backlog: i32,
     mode: Option<u32>,
 ) -> io::Result<(OwnedFd, Option<UnixPath>)> {
     let socket = calls::unix_socket()?;
+    // One that is bound and does not listen yet refuses connects as a stale one does.
+    let _alone = addr.as_pathname().and_then(alone);
     match calls::bind_unix(socket.as_fd(), &to_nix(addr)?) {
         Err(error) if errno_of(&error) == Some(libc::EADDRINUSE) => {
             remove_stale(addr, error)?;
@@ -72,6 +76,27 @@ pub(crate) fn unix_listener(
     }
     calls::listen(socket.as_fd(), backlog)?;
     Ok((socket, path))
+}
+
+/// How often the directory's lock is tried, and how long apart: together a second.
+const TRIES: u32 = 200;
+const BETWEEN: Duration = Duration::from_millis(5);
+
+/// flock(2) on the directory of `path`, which leaves nothing behind. `None`: it may not be opened or locked, or somebody
+/// holds it for long; they cannot keep us from starting, so it goes on without.
+fn alone(path: &Path) -> Option<Flock<File>> {
+    let of = path.parent().filter(|of| !of.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    let mut directory = File::open(of).ok()?;
+    for _ in 0..TRIES {
+        match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Some(lock),
+            Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) => directory = back,
+            Err(_) => return None,
+        }
+        // sleep: a wait for the lock itself has no end of its own.
+        std::thread::sleep(BETWEEN);
+    }
+    None
 }
 
 /// Unlinks a socket that nobody listens on; anything else in the way is `in_use`, with a reason.
@@ -176,6 +201,38 @@ mod tests {
         unix_connect(&addr).unwrap();
         drop((listener, guard));
         assert!(!path.exists());
+    }
+
+    /// Without the directory's lock both had it in one of 70 rounds, one of them at a path that was no longer there.
+    #[test]
+    fn of_two_that_come_at_once_one_has_the_path() {
+        let both = std::sync::Barrier::new(2);
+        for round in 0..500 {
+            let scratch = Scratch::new();
+            let (path, addr) = scratch.addr();
+            if round % 2 == 0 {
+                drop(UnixListener::bind(&path).unwrap());
+            }
+            let have = || {
+                both.wait();
+                unix_listener(&addr, 8, Some(0o600))
+            };
+            let (one, other) = std::thread::scope(|scope| {
+                let one = scope.spawn(have);
+                (have(), one.join().unwrap())
+            });
+            assert!(one.is_ok() != other.is_ok(), "round {round}: {one:?}, {other:?}");
+            unix_connect(&addr).unwrap();
+        }
+    }
+
+    /// Somebody holds the lock of a directory that others may use, too: that is no way to keep a server from starting.
+    #[test]
+    fn a_lock_that_somebody_holds_delays_and_refuses_nothing() {
+        let scratch = Scratch::new();
+        let (_, addr) = scratch.addr();
+        let _held = Flock::lock(File::open(&scratch.0).unwrap(), FlockArg::LockExclusive).unwrap();
+        unix_listener(&addr, 8, None).unwrap();
     }
 
     #[test]
