@@ -31,7 +31,7 @@ const KEY_UPDATE: u8 = 24;
 pub(crate) const UNEXPECTED_MESSAGE: u8 = 10;
 const ILLEGAL_PARAMETER: u8 = 47;
 
-/// A ticket's longest, as BoringSSL has it.
+/// A ticket's longest: as long as a record's data may be.
 const MAX_TICKET: usize = 16 * 1024;
 
 /// The beginning of a message of the handshake, whose rest is in the next record (RFC 8446, 5.1: nothing may come between).

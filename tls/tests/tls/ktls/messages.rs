@@ -1,5 +1,5 @@
 //! Messages of the handshake behind the handshake (RFC 8446, 4.6), cut over records and in floods, to a kernel that decrypts.
-//! Without the kernel BoringSSL does the same.
+//! Without the kernel it is BoringSSL that reads them.
 
 use super::maker::Maker;
 use super::{kernel_has_tls, kernel_renews};
@@ -192,6 +192,11 @@ fn what_is_no_message_ends_the_session() {
         ),
     ];
     for (what, words, alert, script) in cases {
+        // BoringSSL takes a longer ticket, and an alert that ends nothing.
+        let ours_only = alert == "ILLEGAL_PARAMETER" || what.starts_with("an alert");
+        if ours_only && !kernel_has_tls() {
+            continue;
+        }
         let (addr, serving) = scripted_server(&world, script);
         let (all, end) = read_all(&client_of(&world), addr);
         let error = end.expect_err(what);
@@ -323,6 +328,7 @@ fn a_server_takes_nothing_but_key_updates() {
         });
         let error = end.unwrap_err();
         assert!(matches!(TlsError::of(&error), Some(TlsError::Decrypt { .. })), "{message:?}: {error}");
-        assert_eq!(back, b"one", "{message:?}");
+        // BoringSSL meets both in one look, and then sends nothing more.
+        assert_eq!(back, if kernel_has_tls() { &b"one"[..] } else { b"" }, "{message:?}");
     }
 }
