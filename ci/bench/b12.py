@@ -22,14 +22,14 @@ def build():
     if "BORING_BSSL_PATH" not in env and (built / "version").is_file():  # as ci/lib.sh does
         env |= {"BORING_BSSL_PATH": str(built), "BORING_BSSL_ASSUME_PATCHED": "1"}
     if "BORING_BSSL_PATH" not in env: raise SystemExit("B12: BoringSSL is not built: run ci/setup")
-    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples", "--features", "tls", "--bin", "tls"], cwd=servers.ROOT, check=True, env=env)
+    servers.build(["tls"], "tls", env)
     subprocess.run(["cargo", "build", "--release", "--locked", "--bins", "--manifest-path", str(PEERS / "Cargo.toml"),
                     "--target-dir", str(servers.PEERS_TARGET)], cwd=servers.ROOT, check=True, env=env)
 
 
 def command(name, certs, body=None):
     if name in ("tls", AGAIN):
-        return f"{servers.ROOT}/target/release/tls --certs {certs} --addr {{addr}} --reactors 1 --body {body or 'bench'}"
+        return f"{servers.sample('tls')} --certs {certs} --addr {{addr}} --reactors 1 --body {body or 'bench'}"
     set_body = f"env PEER_BODY={body} " if body else ""
     return f"{set_body}{servers.PEERS_TARGET}/release/{name} {certs} {{addr}}"
 

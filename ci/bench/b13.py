@@ -19,7 +19,7 @@ def without():
             return f"this kernel has no TLS (TCP_ULP \"tls\": {error.strerror}; tcp_available_ulp: {' '.join(listed) or 'none'}; modprobe tls)"
 
 
-def command(name): return f"{servers.ROOT}/target/release/{name} --addr {{addr}} --reactors 1 --body {BODY} --certs {CERTS}"
+def command(name): return f"{servers.sample(name)} --addr {{addr}} --reactors 1 --body {BODY} --certs {CERTS}"
 
 
 def fetch(port, bodies):
@@ -50,7 +50,7 @@ def run(options, report):
         print(f"B13: SKIPPED, {why}. That it is correct is checked by ci/ktls, in a virtual machine.")
         return None
     subprocess.run([str(servers.ROOT / "ci/certs")], cwd=servers.ROOT, check=True)
-    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples", "--features", "tls", "--bin=tls", "--bin=ktls_tx"], cwd=servers.ROOT, check=True)
+    servers.build(["tls", "ktls_tx"], "tls")
     number, bodies = (1, 2) if options.smoke else (options.rounds, 16 * options.seconds)
     with rounds.Load(): seen = rounds.in_turn(["tls", "ktls_tx", "tls_again"], number, lambda name: cpu(name.removesuffix("_again"), bodies))
     values = report["cpu"] = rounds.against(seen, "tls")

@@ -19,7 +19,7 @@ AGAIN = "threadpool_again"  # the same program: what this machine calls equal
 
 
 def commands():
-    ours = f"{servers.ROOT}/target/release/threadpool --addr {{addr}} --reactors 1 --workers 2 --body bench"
+    ours = f"{servers.sample('threadpool')} --addr {{addr}} --reactors 1 --workers 2 --body bench"
     return {"threadpool": ours, "no_optimistic": ours + " --optimistic false", "moderated": ours + " --moderation 50",
             "funnel": f"{micro.TARGET}/release/funnel --addr {{addr}} --reactors 1 --workers 2 --body bench",
             "tokio_mt": f"{servers.PEERS_TARGET}/release/tokio_mt {{addr}} 2"}
@@ -33,7 +33,7 @@ def census(command, connections, each):
     counters = {n: (k2[n] - k1[n]) / (r2 - r1) for n in COUNTERS if n in k1 and n in k2}
     # A connection that ends tells the reactor; how many of those found it asleep differs between the two runs.
     writes = max(0, k2.get("eventfd_writes", 0) - k1.get("eventfd_writes", 0) - connections) / (r2 - r1)
-    return {"requests": r2, "per_request": per, "counters": counters, "eventfd_writes_with_data": writes}
+    return {"requests": r2, "counted": r2 - r1, "per_request": per, "counters": counters, "eventfd_writes_with_data": writes}
 
 
 def syscalls(programs, options, report):
@@ -80,7 +80,7 @@ def judge(report):
         for connections in ["64", "1"]:
             own = rows["threadpool"][connections]
             writes = own["eventfd_writes_with_data"]
-            verdicts.append(("PASS" if writes <= b3.NONE else "FAIL", f"threadpool, {connections} connections: {writes:.4f} eventfd writes per request beyond one for each end of a connection, target 0, i.e. <= {b3.NONE}"))
+            verdicts.append(("PASS" if b3.none(writes, own["counted"]) else "FAIL", f"threadpool, {connections} connections: {writes:.4f} eventfd writes per request beyond one for each end of a connection, target 0, i.e. <= {b3.NONE} or {b3.STRAY} calls"))
         own, funnel = (sum(rows[n]["64"]["per_request"].values()) for n in ("threadpool", "funnel"))
         verdicts.append(("PASS" if own < funnel else "FAIL", f"threadpool: {own:.3f} syscalls per request at 64 connections, funnel {funnel:.3f}"))
         probes = rows["threadpool"]["64"]["counters"].get("probes_missed", 0.0)

@@ -11,10 +11,10 @@ PEER = servers.ROOT / "ci/bench/hyper_tokio"
 def run(options, report):
     if not shutil.which("valgrind"):
         print("instructions: valgrind is missing, not measured (ci/setup)"); return None
-    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples", "--features", "http", "--bin", "http1"], cwd=servers.ROOT, check=True)
+    servers.build(["http1"], "http")
     subprocess.run(["cargo", "build", "--release", "--locked", "--target-dir", str(servers.PEERS_TARGET)], cwd=PEER, check=True)
     text, _ = b1.tool("instr.py", ["-c", "8", f"hyper_tokio={servers.PEERS_TARGET}/release/hyper_tokio {{addr}}",
-                                   f"http1={servers.ROOT}/target/release/http1 --addr {{addr}} --reactors 1 --body bench"])
+                                   f"http1={servers.sample('http1')} --addr {{addr}} --reactors 1 --body bench"])
     values = {m[0]: int(m[1]) for m in re.findall(r"^(\S+)\s+(\d+) instructions/request", text, re.M)}
     report["instructions_per_request"] = {"connections": 8, "values": values}
     chart.bars(servers.OUT / "HYPER-instructions.svg", "user-space instructions per keep-alive request through hyper (fewer is better)", "",

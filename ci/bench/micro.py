@@ -4,7 +4,7 @@ import re, shutil, subprocess
 import servers
 
 # A directory of its own, as the peers have.
-TARGET = servers.ROOT / "target/bench-micro"
+TARGET = servers.TARGET / "bench-micro"
 PROGRAM = TARGET / "release/micro"
 
 

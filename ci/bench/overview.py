@@ -1,9 +1,9 @@
 """The overview of `run all`: every measured figure as a ratio to its target, with the floor and the best peer, as one SVG and
 as a table. Reads the JSON that the workloads have written; what they do not give as rows themselves is picked out here."""
-import json, re, statistics
+import json, re
 from html import escape
 
-import b1, b5, b15, servers
+import b1, b5, servers
 
 MET, MISSED, UNSURE, PEER, FLOOR = "#4d9a5b", "#c8503c", "#9a9a9a", "#2f6f9f", "#222"
 LONGEST = 2.0  # of the target: longer bars are cut, and end in an arrow
@@ -65,19 +65,12 @@ def of_b12(r):
             yield row(f"{m[1]}, x {m[2]}", float(m[3]), 1.0, verdict=verdict)
 
 
-def of_b15(r):
-    median = lambda rows, i: statistics.median(x[i] for x in rows)
-    verdict = lambda what: next((word for word, text in r["verdicts"] if text.startswith(what)), None)
-    yield row(f"requests/s beside {r['fleet']} slow clients, x alone", median(r["beside"], 0) / median(r["alone"], 0), b15.MIN_RATE, verdict=verdict("requests/s"), more=True)
-    yield row("p99 beside them, x alone", median(r["beside"], 1) / median(r["alone"], 1), b15.MAX_P99, verdict=verdict("p99"))
-
-
 def of_hyper(r):
     v = r["instructions_per_request"]["values"]
     yield row("instructions per request, x hyper on tokio", v["http1"] / v["hyper_tokio"], 1.0)
 
 
-PICKED = {"B1": of_b1, "B3": of_b3, "B4": of_b4, "B5": of_b5, "B10": of_instructions, "B11": of_instructions, "B12": of_b12, "B14": of_instructions, "B15": of_b15, "HYPER": of_hyper}
+PICKED = {"B1": of_b1, "B3": of_b3, "B4": of_b4, "B5": of_b5, "B10": of_instructions, "B11": of_instructions, "B12": of_b12, "B14": of_instructions, "HYPER": of_hyper}
 
 
 def rows_of(report):

@@ -1,11 +1,13 @@
 """What is measured and how it is built: our samples `raw` and `pipe`, the floor and the peers."""
-import pathlib, socket, subprocess, time
+import os, pathlib, socket, subprocess, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "target/bench"
 PEERS = ROOT / "ci/bench/peers"
+# Where cargo builds, as it does: CARGO_TARGET_DIR counts from the directory that cargo runs in.
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 # A directory of their own: users of the crate never build the peers.
-PEERS_TARGET = ROOT / "target/bench-peers"
+PEERS_TARGET = TARGET / "bench-peers"
 
 # Name -> program. Peers that use io_uring cannot run under valgrind.
 FLOOR = "floor"
@@ -18,8 +20,12 @@ URING = {"monoio_uring", "compio_uring"}
 OWN = ["raw", "pipe"]
 
 
-def build(samples):
-    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples"] + [f"--bin={name}" for name in samples], cwd=ROOT, check=True)
+def build(samples, features="", env=None):
+    subprocess.run(["cargo", "build", "--release", "-p", "epoxide-samples", "--target-dir", str(TARGET), f"--features={features}"]
+                   + [f"--bin={name}" for name in samples], cwd=ROOT, check=True, env=env)
+
+
+def sample(name): return f"{TARGET}/release/{name}"
 
 
 def build_own(): build(OWN)
@@ -34,7 +40,7 @@ def command(name):
     """The command line of a server, with {addr} where the address goes."""
     if name in OWN:
         # One reactor against one core; `--body bench` answers the same bytes as the peers.
-        return f"{ROOT}/target/release/{name} --addr {{addr}} --reactors 1 --body bench"
+        return f"{sample(name)} --addr {{addr}} --reactors 1 --body bench"
     return f"{PEERS_TARGET}/release/{PROGRAMS[name]} {{addr}}"
 
 

@@ -5,7 +5,7 @@
 use clap::Args;
 use epoxide::workers::WorkersConfig;
 use epoxide::{Builder, Runtime};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
 /// Options common to the server samples; each has an environment variable too.
 #[derive(Args, Clone, Debug)]
@@ -35,19 +35,6 @@ pub fn host_and_port(addr: &str) -> Result<String, String> {
             !host.is_empty() && !host.contains(['/', ':', '[', ']', ' ']) && port.parse::<u16>().is_ok()
         });
     if right { Ok(addr.to_owned()) } else { Err("HOST:PORT, without http://".to_owned()) }
-}
-
-/// The same, and the name is one that can be looked up now.
-///
-/// # Errors
-/// As [`host_and_port`]; what kept the name from being found.
-pub fn reachable(addr: &str) -> Result<String, String> {
-    let addr = host_and_port(addr)?;
-    match addr.to_socket_addrs().map(|mut found| found.next()) {
-        Ok(Some(_)) => Ok(addr),
-        Ok(None) => Err("the host has no address".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 impl ServerArgs {
@@ -100,7 +87,7 @@ impl WorkerArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::{ServerArgs, host_and_port, reachable};
+    use super::{ServerArgs, host_and_port};
 
     #[test]
     fn the_target_takes_a_host_with_and_without_a_port() {
@@ -123,7 +110,5 @@ mod tests {
         {
             assert!(host_and_port(bad).is_err_and(|why| why.contains("HOST:PORT")), "{bad}");
         }
-        assert_eq!(reachable("localhost:80").as_deref(), Ok("localhost:80"));
-        assert!(reachable("a-name.invalid:80").is_err_and(|why| why.contains("look")), "RFC 6761 keeps it free");
     }
 }

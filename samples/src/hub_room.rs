@@ -8,6 +8,7 @@
 
 use crate::cli::ServerArgs;
 use crate::http::HEAD_DEADLINE;
+use crate::say::say;
 use crate::server;
 use crate::ws::{CheckOrigin, Event, Session, encode};
 use clap::Args;
@@ -134,9 +135,9 @@ where
         accepted += handle.stats().accepted;
         closed += handle.stats().closed;
     }
-    println!("accepted {accepted}\nclosed {closed}");
-    println!("entered {}\nleft {}", counts.entered.load(Relaxed), counts.left.load(Relaxed));
-    println!("{}", hub.stats());
+    say(format_args!("accepted {accepted}\nclosed {closed}"));
+    say(format_args!("entered {}\nleft {}", counts.entered.load(Relaxed), counts.left.load(Relaxed)));
+    say(format_args!("{}", hub.stats()));
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 //! | file | job |
 //! |---|---|
 //! | `cli` | the options that every server sample takes |
+//! | `say` | a line on standard output |
 //! | `server` | start, say what to type, stop at Ctrl-C, print the counters |
 //! | `heads` | how many requests end in the bytes received so far |
 //! | `http` | the loop that gives every request the same answer, and what answers look like |
@@ -38,6 +39,7 @@ pub mod relay;
 pub mod report;
 pub mod request;
 pub mod responses;
+pub mod say;
 pub mod server;
 pub mod upstream;
 #[cfg(feature = "http")]

@@ -3,13 +3,14 @@
 //! State: none. Thread class: the main thread.
 
 use crate::cli::ServerArgs;
+use crate::say::say;
 use epoxide::signal::{SignalKind, Signals};
-use epoxide::{Builder, Connection, ReactorHandle, Runtime, block_on};
+use epoxide::{Builder, Connection, ReactorHandle, Runtime};
 use std::fmt::Display;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// How long busy connections may finish after Ctrl-C.
@@ -86,11 +87,11 @@ pub fn run_saying(
         format!("try: {hint}   (Ctrl-C drains, a second one cuts; then come the counters)")
     })?;
     for (index, handle) in handles.iter().enumerate() {
-        println!("-- reactor {index}\n{}", handle.stats());
+        say(format_args!("-- reactor {index}\n{}", handle.stats()));
     }
     let workers = handles[0].workers().report();
     if workers.polls + workers.jobs_done > 0 {
-        println!("worker_polls {}\nblocking_jobs {}", workers.polls, workers.jobs_done);
+        say(format_args!("worker_polls {}\nblocking_jobs {}", workers.polls, workers.jobs_done));
     }
     Ok(())
 }
@@ -112,32 +113,46 @@ pub fn run_runtime(
     hint: impl FnOnce(SocketAddr) -> String,
 ) -> io::Result<()> {
     let addr = runtime.local_addrs()[0];
-    let reactors = count(runtime.handles().len(), "reactor");
-    let over = tell_of_a_long_drain(name, runtime.handles(), grace);
-    let report = runtime.run_with(grace, || println!("[{name}] {reactors} on {addr}; {}", hint(addr)))?;
+    let handles = runtime.handles();
+    let reactors = count(handles.len(), "reactor");
+    let (over, is_over) = channel();
+    let report = runtime.run_with(grace, || {
+        // No earlier: a signal that only this watch saw would end nothing.
+        tell_of_a_long_drain(name, handles, grace, is_over);
+        say(format_args!("[{name}] {reactors} on {addr}; {}", hint(addr)));
+    })?;
     drop(over);
-    println!("[{name}] stopped in {:?}, {} cut", report.took, count(report.cut, "connection"));
+    say(format_args!("[{name}] stopped in {:?}, {} cut", report.took, count(report.cut, "connection")));
     Ok(())
 }
 
-/// Says after a moment what a drain waits for, and how not to. Dropping what comes back ends that.
-fn tell_of_a_long_drain(name: &str, handles: Vec<ReactorHandle>, grace: Duration) -> Sender<()> {
-    let (over, is_over) = channel();
+/// Says after a moment what a drain waits for, and how not to; nothing once the other end of `is_over` is gone. Without a
+/// watch for itself (there may be 16) it says nothing.
+fn tell_of_a_long_drain(name: &str, handles: Vec<ReactorHandle>, grace: Duration, is_over: Receiver<()>) {
+    let _current = handles[0].enter();
+    // Beside the runtime's own: both see the signal, and that one goes on when this one is dropped.
+    let Ok(signals) = Signals::new(&[SignalKind::Interrupt, SignalKind::Terminate]) else { return };
+    let (came, has_come) = channel::<()>();
+    let wait = async move {
+        let _ = signals.next().await;
+        drop(came);
+    };
+    let Ok(task) = handles[0].spawn(wait) else { return };
+    task.detach();
     let name = name.to_owned();
-    // Not joined: without a signal it waits for ever.
+    // A thread: the first reactor may end before the others. Not joined: it ends after a moment.
     std::thread::spawn(move || {
-        // Its own watch: it sees the signal beside the runtime's, and that one goes on when this one is dropped.
-        let told = block_on(async { Signals::new(&[SignalKind::Interrupt, SignalKind::Terminate])?.next().await });
-        if told.is_err() || is_over.recv_timeout(MOMENT) != Err(RecvTimeoutError::Timeout) {
+        // The signal, or the end of the reactor by it.
+        let _ = has_come.recv();
+        if is_over.recv_timeout(MOMENT) != Err(RecvTimeoutError::Timeout) {
             return;
         }
         // What lingers holds no drain.
         let stats = handles.iter().map(ReactorHandle::stats);
         let busy: u64 = stats.map(|stats| stats.open.saturating_sub(stats.lingering)).sum();
         let (busy, limit) = (count(busy as usize, "connection"), grace.as_secs());
-        println!("[{name}] draining {busy}, for {limit} s at most; Ctrl-C again to stop now");
+        say(format_args!("[{name}] draining {busy}, for {limit} s at most; Ctrl-C again to stop now"));
     });
-    over
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use epoxide::{ConnectOptions, Connection, connect_with};
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -18,9 +19,16 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// One at `addr`, HOST:PORT.
+    /// One at `addr`, HOST:PORT. Says so if that has no address now: a wrong name is seen at once, and a name server
+    /// that is away for a while keeps no relay from its start. Blocks meanwhile.
     pub fn new(name: &'static str, addr: String) -> Self {
-        Self { name, addr, down: AtomicBool::new(false) }
+        let upstream = Self { name, addr, down: AtomicBool::new(false) };
+        match upstream.addr.to_socket_addrs().map(|mut found| found.next()) {
+            Ok(Some(_)) => {}
+            Ok(None) => upstream.is_down(&format_args!("{} has no address", upstream.addr)),
+            Err(error) => upstream.is_down(&format_args!("{}: {error}", upstream.addr)),
+        }
+        upstream
     }
 
     /// Where it is.

@@ -1,4 +1,4 @@
-//! Ctrl-C on a sample that is busy: the first one drains, a second one aborts (G9). State: none. Thread class: any thread.
+//! Ctrl-C on a sample: the first one drains, a second one aborts (G9); also where nobody reads what it prints. State: none. Thread class: any thread.
 
 mod common;
 
@@ -40,4 +40,20 @@ fn a_second_signal_does_not_wait_for_what_is_busy() {
     let ended = busy.read(&mut [0]);
     assert!(ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset), "{ended:?}");
     assert!(begun.elapsed() < Duration::from_secs(20), "it waited for the busy one");
+}
+
+/// As in `raw | head -c1`: it still answers, drains, and has failed at nothing. What it prints at its end
+/// meets a pipe whose reader is gone.
+#[test]
+fn it_stops_as_ever_when_nobody_reads_what_it_prints() {
+    let mut raw = Sample::start_heard(RAW, &[]);
+    let (addr, mut complaints) = (raw.addr, raw.stderr());
+    let mut idle = raw.connect();
+    idle.write_all(b"GET / HTTP/1.1\r\nHost: whole\r\n\r\n").unwrap();
+    idle.read_exact(&mut [0; 12]).unwrap();
+    let status = raw.stop_unheard();
+    let mut said = String::new();
+    complaints.read_to_string(&mut said).unwrap();
+    assert!(status.success() && said.is_empty(), "{status}: {said}");
+    assert!(TcpStream::connect(addr).is_err(), "it has ended");
 }

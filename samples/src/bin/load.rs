@@ -8,6 +8,7 @@ use epoxide::{Connection, ReactorConfig, ReactorHandle, Runtime, spawn_local, ti
 use epoxide_samples::cli::host_and_port;
 use epoxide_samples::report::Tally;
 use epoxide_samples::responses::Responses;
+use epoxide_samples::say::say;
 use epoxide_samples::server::count;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -55,7 +56,7 @@ fn main() -> io::Result<ExitCode> {
     let patience = Duration::from_secs(args.timeout);
     let config = ReactorConfig { read_timeout: patience, send_timeout: patience, ..ReactorConfig::default() };
     let runtime = Runtime::builder().reactors(args.threads as usize).config(config).build()?;
-    println!(
+    say(format_args!(
         "[load] {} to http://{}{} for {} s, {} at a time, {}   (Ctrl-C ends it with the summary)",
         count(args.connections as usize, "connection"),
         args.addr,
@@ -63,7 +64,7 @@ fn main() -> io::Result<ExitCode> {
         args.duration,
         args.pipeline,
         count(args.threads as usize, "thread")
-    );
+    ));
     let begun = Instant::now();
     let until = begun + Duration::from_secs(args.duration);
     let handles = runtime.handles();
@@ -91,7 +92,7 @@ fn main() -> io::Result<ExitCode> {
     runtime.run(Duration::from_secs(1))?;
     let mut sum = Tally::default();
     tallies.iter().for_each(|tally| sum.add(&lock(tally)));
-    println!("{}", sum.summary(ended.get().map_or_else(|| begun.elapsed(), |end| *end - begun)));
+    say(format_args!("{}", sum.summary(ended.get().map_or_else(|| begun.elapsed(), |end| *end - begun))));
     Ok(if sum.answers() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -117,7 +118,7 @@ async fn progress(tallies: Vec<Shared>, begun: Instant) {
             failures += tally.refused + tally.cut;
         }
         let seconds = begun.elapsed().as_secs();
-        println!("[load] {seconds:>3} s  {:>9} requests/s  {failures} failures", answers - before);
+        say(format_args!("[load] {seconds:>3} s  {:>9} requests/s  {failures} failures", answers - before));
         before = answers;
     }
 }

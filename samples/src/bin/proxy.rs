@@ -3,7 +3,7 @@
 //! With `--http` (feature `http`) it is a reverse proxy for HTTP/1 instead: requests go over connections that are kept.
 
 use clap::Parser;
-use epoxide_samples::cli::{ServerArgs, reachable};
+use epoxide_samples::cli::{ServerArgs, host_and_port};
 use epoxide_samples::upstream::Upstream;
 use epoxide_samples::{relay, server};
 use std::io;
@@ -15,7 +15,7 @@ struct Args {
     #[command(flatten)]
     server: ServerArgs,
     /// Where to relay to, HOST:PORT.
-    #[arg(long, default_value = "127.0.0.1:8081", value_parser = reachable)]
+    #[arg(long, default_value = "127.0.0.1:8081", value_parser = host_and_port)]
     to: String,
     /// HTTP instead of TCP: requests are passed on over pooled connections.
     #[cfg(feature = "http")]

@@ -10,6 +10,7 @@ use epoxide_pipes::Hub;
 use epoxide_pipes::hub::HubOptions;
 use epoxide_samples::cli::ServerArgs;
 use epoxide_samples::http::{END, HEAD_DEADLINE, MAX_HEAD, TOO_LARGE, response};
+use epoxide_samples::say::say;
 use epoxide_samples::server;
 use std::io::{self, BufRead};
 use std::time::{Duration, Instant};
@@ -59,7 +60,7 @@ fn main() -> io::Result<()> {
              (lines typed here are published too; Ctrl-C drains)"
         )
     })?;
-    println!("{}", hub.stats());
+    say(format_args!("{}", hub.stats()));
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! by itself, close_notify for FIN and FIN for close_notify. A truncated session becomes a reset.
 
 use clap::Parser;
-use epoxide_samples::cli::{ServerArgs, reachable};
+use epoxide_samples::cli::{ServerArgs, host_and_port};
 use epoxide_samples::upstream::Upstream;
 use epoxide_samples::{https, relay, server};
 use std::io;
@@ -16,7 +16,7 @@ struct Args {
     #[command(flatten)]
     certs: https::CertArgs,
     /// Where to relay to, HOST:PORT.
-    #[arg(long, default_value = "127.0.0.1:8081", value_parser = reachable)]
+    #[arg(long, default_value = "127.0.0.1:8081", value_parser = host_and_port)]
     to: String,
 }
 

@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::os::fd::OwnedFd;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -84,6 +85,15 @@ impl Sample {
     pub(crate) fn stop(self) -> String {
         self.interrupt();
         self.stopped()
+    }
+
+    /// Ctrl-C, with nobody at the other end of its standard output; how it ended.
+    #[allow(dead_code, reason = "not every test file does")]
+    pub(crate) fn stop_unheard(mut self) -> ExitStatus {
+        let (reader, _) = std::io::pipe().expect("a pipe");
+        self.stdout = BufReader::new(ChildStdout::from(OwnedFd::from(reader)));
+        self.interrupt();
+        self.child.wait().unwrap()
     }
 
     /// After an interrupt: the rest of its output.
