@@ -197,13 +197,10 @@ impl Shared {
             self.fin_behind_queue(NEW);
         }
         let reason = old.reason.load(Ordering::Relaxed);
-        let closed = old.flush.is_closed();
-        if reason == 0 {
-            return;
-        }
-        if !goes_on || closed && self.twin == Twin::LeavesTheResetToNobody {
+        let (closed, nobody) = (old.flush.is_closed(), self.twin == Twin::LeavesTheResetToNobody);
+        if reason != 0 && (!goes_on || nobody && closed) {
             let _ = new.flush.close();
-        } else if (closed || reason == ABORTED) && self.twin != Twin::LeavesTheResetToNobody {
+        } else if reason != 0 && !nobody && (closed || reason == ABORTED) {
             self.reset(NEW, reason);
         }
     }
