@@ -5,6 +5,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use crate::{Peer, Server, wait_until};
 use epoxide::ReactorHandle;
 
 /// How long a reactor is held at most: a test that fails meanwhile must not leave it blocked.
@@ -37,4 +38,23 @@ pub fn hold_reactor(reactor: &ReactorHandle) -> Held {
     assert!(posted.is_ok(), "reactor {:?} refused the holding closure", reactor.id());
     arrived.recv_timeout(Duration::from_secs(10)).expect("the reactor takes up a posted closure");
     Held(Some(release))
+}
+
+/// One turn of peers whose connections echo a byte and park again: all send while the reactor is held, so that one wait
+/// has all the events; then each byte comes back, and every read has parked for the next turn.
+///
+/// # Panics
+/// When one of that does not happen within 10 s.
+pub fn echo_in_one_wait(server: &Server, peers: &mut [Peer], byte: u8) {
+    const SOON: Duration = Duration::from_secs(10);
+    let parks = server.stats().parks;
+    let held = hold_reactor(&server.reactor());
+    for peer in peers.iter_mut() {
+        peer.send(&[byte]).unwrap();
+    }
+    held.release();
+    for (i, peer) in peers.iter_mut().enumerate() {
+        assert_eq!(peer.read_exactly(1, SOON), Ok(vec![byte]), "turn {byte}, connection {i}");
+    }
+    assert!(wait_until(SOON, || server.stats().parks >= parks + peers.len() as u64), "turn {byte}");
 }

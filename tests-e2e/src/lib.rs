@@ -55,7 +55,7 @@ pub use exec::{Parker, block_within, poll_once};
 pub use gate::{Gate, GateWait};
 pub use hand_over::{hand_over, nameless_file};
 pub use handlers::{echo, find_head_end, http_ok, http_reply, provoke_panic, read_to_end, serve_requests, stage};
-pub use hold::{Held, hold_reactor};
+pub use hold::{Held, echo_in_one_wait, hold_reactor};
 pub use http::{Http, Response};
 pub use moving::{moved, pair, ping, several};
 pub use peer::{Ending, Peer, PeerOptions, Unconnected, pattern, set_send_buffer, tcp_pair, wait_until};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use epoxide::workers::{self, WorkersConfig};
 use epoxide::{Connection, ReactorConfig};
 use epoxide_tests_e2e::{
-    Case, Peer, Server, assert_pool_quiet, block_within, hold_reactor, loopback, rounds, wait_until,
+    Case, Peer, Server, assert_pool_quiet, block_within, echo_in_one_wait, loopback, rounds, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -31,20 +31,6 @@ fn moderated(case: &Case) -> Server {
     })
 }
 
-/// One turn: every peer's byte comes with one wait, or several, and comes back.
-fn turn(server: &Server, peers: &mut [Peer], byte: u8) {
-    let parks = server.stats().parks;
-    let held = hold_reactor(&server.reactor());
-    for peer in peers.iter_mut() {
-        peer.send(&[byte]).unwrap();
-    }
-    held.release();
-    for (i, peer) in peers.iter_mut().enumerate() {
-        assert_eq!(peer.read_exactly(1, SOON), Ok(vec![byte]), "turn {byte}, connection {i}");
-    }
-    assert!(wait_until(SOON, || server.stats().parks >= parks + peers.len() as u64));
-}
-
 fn open(server: &Server) -> Vec<Peer> {
     let peers: Vec<_> = (0..PEERS).map(|_| Peer::connect(server.addr())).collect();
     assert!(wait_until(SOON, || server.stats().parks >= PEERS as u64), "the reads do not park");
@@ -57,7 +43,7 @@ fn everything_is_answered_between_naps() {
     let server = moderated(&case);
     let mut peers = open(&server);
     for i in 0..rounds() {
-        turn(&server, &mut peers, i as u8);
+        echo_in_one_wait(&server, &mut peers, i as u8);
     }
     let naps = server.stats().naps;
     assert!(naps > 0, "vacuity: no nap");
@@ -85,7 +71,7 @@ fn what_other_threads_send_during_a_nap_is_served() {
     });
     let mut i = 0_u8;
     while !posting.is_finished() {
-        turn(&server, &mut peers, i);
+        echo_in_one_wait(&server, &mut peers, i);
         i = i.wrapping_add(1);
     }
     posting.join().unwrap();
@@ -114,7 +100,7 @@ fn a_reactor_with_tasks_of_its_own_does_not_nap() {
     let mut peers = open(&server);
     let before = server.stats().naps;
     for i in 0..50 {
-        turn(&server, &mut peers, i);
+        echo_in_one_wait(&server, &mut peers, i);
     }
     let naps = server.stats().naps - before;
     assert!(naps <= 5, "{naps} naps in 50 turns of {PEERS} answers");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use epoxide::Connection;
-use epoxide_tests_e2e::{Case, Peer, assert_pool_quiet, hold_reactor, moved_to_workers, rounds, wait_until};
+use epoxide_tests_e2e::{Case, Peer, assert_pool_quiet, echo_in_one_wait, moved_to_workers, rounds, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 /// More than a reactor puts off (32), by far.
@@ -31,21 +31,6 @@ fn parked(case: &Case, n: usize, both: Option<Arc<Barrier>>) -> (epoxide_tests_e
     (server, peers)
 }
 
-/// Every peer sends while the reactor is held; then one wait has all the events.
-fn one_wait(server: &epoxide_tests_e2e::Server, peers: &mut [Peer], turn: u8) {
-    let parks = server.stats().parks;
-    let held = hold_reactor(&server.reactor());
-    for peer in peers.iter_mut() {
-        peer.send(&[turn]).unwrap();
-    }
-    held.release();
-    for (i, peer) in peers.iter_mut().enumerate() {
-        assert_eq!(peer.read_exactly(1, SOON), Ok(vec![turn]), "turn {turn}, connection {i}");
-    }
-    // The next turn's events must find them parked.
-    assert!(wait_until(SOON, || server.stats().parks >= parks + peers.len() as u64), "turn {turn}");
-}
-
 #[test]
 fn every_task_of_a_batch_is_run() {
     let case = Case::start_rounds();
@@ -53,7 +38,7 @@ fn every_task_of_a_batch_is_run() {
     let passes = server.stats().passes;
     let turns = rounds();
     for turn in 0..turns {
-        one_wait(&server, &mut peers, turn as u8);
+        echo_in_one_wait(&server, &mut peers, turn as u8);
     }
     let passes = server.stats().passes - passes;
     assert!(passes < (turns * MANY / 4) as u64, "vacuity: {passes} passes for {turns} turns of {MANY} events");
@@ -67,7 +52,7 @@ fn both_workers_get_up_for_two_tasks_of_a_batch() {
     let case = Case::start_rounds();
     let (server, mut peers) = parked(&case, 2, Some(Arc::new(Barrier::new(2))));
     for turn in 0..rounds() {
-        one_wait(&server, &mut peers, turn as u8);
+        echo_in_one_wait(&server, &mut peers, turn as u8);
     }
     drop(peers);
     assert_pool_quiet(&server, 0);
