@@ -98,6 +98,8 @@ fn after_a_move_the_new_reactors_task_reads_on_the_fast_path() {
     let (server, accepted) = several(&case, 2, |_| {});
     let (mut peer, mut connection, reactors) = pair(&server, &accepted);
     moved(&mut connection, &reactors[1]).unwrap();
+    // What it has to do for the move comes before what is counted.
+    assert!(wait_until(SOON, || reactors[0].stats().closed == 1), "the old home does not let go");
     reactors[1].spawn(echo(connection)).unwrap().detach();
     let (mut parks, mut before) = (0, [reactors[0].stats(), reactors[1].stats()]);
     for turn in 0..=TURNS {

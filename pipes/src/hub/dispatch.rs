@@ -228,7 +228,8 @@ impl Round {
                 core.remove(&member);
                 continue;
             }
-            if let Some(behind) = member.note(true, self.now) {
+            // A look at the clock of its own: this may be long after the broadcast began.
+            if let Some(behind) = member.note(true, now()) {
                 counters.saw_behind(behind);
             }
             apply(core, &member, why);
