@@ -46,9 +46,11 @@ impl Moderation {
         self.napped = false;
     }
 
-    fn nap(&mut self) -> Option<Duration> {
-        self.napped = self.next > 0;
-        self.napped.then(|| Duration::from_micros(self.next.into()))
+    /// The nap to be taken now, if there is one and `fits` lets it be: one that is not taken has not paid.
+    fn nap(&mut self, fits: impl FnOnce(Duration) -> bool) -> Option<Duration> {
+        let nap = Duration::from_micros(self.next.into());
+        self.napped = self.next > 0 && fits(nap);
+        self.napped.then_some(nap)
     }
 }
 
@@ -70,11 +72,10 @@ impl Reactor {
         if self.is_runnable() || home.has_wakes() || home.has_messages() || home.stage() > Stage::Running {
             return;
         }
-        let Some(nap) = self.moderation.nap() else { return };
         // A timer is not to be late for it.
-        if self.timers.next_deadline().is_some_and(|at| at.saturating_duration_since(time::now()) < nap) {
-            return;
-        }
+        let timer = self.timers.next_deadline();
+        let in_time = |nap| timer.is_none_or(|at| at.saturating_duration_since(time::now()) >= nap);
+        let Some(nap) = self.moderation.nap(in_time) else { return };
         self.home.counts.add_own(Count::Naps, 1);
         sys::clock::nap(nap);
     }
@@ -88,7 +89,7 @@ mod tests {
         let mut moderation = Moderation::new(Duration::from_micros(most_us));
         let mut nap = |&(events, posted)| {
             moderation.came(events, posted, 0);
-            moderation.nap().map_or(0, |nap| nap.as_micros() as u64)
+            moderation.nap(|_| true).map_or(0, |nap| nap.as_micros() as u64)
         };
         passes.iter().map(&mut nap).collect()
     }
@@ -112,8 +113,21 @@ mod tests {
         for _ in 0..5 {
             moderation.came(9, false, 0);
         }
-        assert_eq!(moderation.nap(), Some(Duration::from_micros(4)));
+        assert_eq!(moderation.nap(|_| true), Some(Duration::from_micros(4)));
         moderation.came(9, false, 1);
-        assert_eq!(moderation.nap(), None);
+        assert_eq!(moderation.nap(|_| true), None);
+    }
+
+    /// A nap for which a timer was too near has not been taken, and what came without it says nothing.
+    #[test]
+    fn a_nap_that_was_not_taken_has_not_paid() {
+        let mut moderation = Moderation::new(Duration::from_micros(50));
+        for _ in 0..5 {
+            moderation.came(9, false, 0);
+            assert_eq!(moderation.nap(|nap| nap < Duration::from_micros(4)), None);
+        }
+        assert_eq!(moderation.nap(|_| true), Some(Duration::from_micros(4)), "as long as at first");
+        moderation.came(9, false, 0);
+        assert_eq!(moderation.nap(|_| true), Some(Duration::from_micros(8)), "one that was taken and paid");
     }
 }
