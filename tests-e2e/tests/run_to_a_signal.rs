@@ -183,6 +183,33 @@ fn a_second_signal_does_not_wait_for_a_job() {
     assert!(epoxide::block_on(job).unwrap());
 }
 
+/// Nothing can interrupt a reactor whose user code does not come back: it is left behind, or only SIGKILL would end the program.
+#[test]
+fn a_second_signal_does_not_wait_for_ever_for_a_reactor() {
+    let _case = start();
+    let runtime = Runtime::builder().reactors(2).build().unwrap();
+    let (handles, begun, over) = (runtime.handles(), Gate::new(), Gate::new());
+    let (tell, hold) = (begun.clone(), over.clone());
+    let stuck = move || {
+        tell.open();
+        hold.wait_blocking(NEVER)
+    };
+    let stuck = handles[0].run_here(stuck).unwrap();
+    assert!(begun.wait_blocking(SOON));
+    let signals = thread::spawn(move || {
+        assert!(wait_until(SOON, || handles[1].is_stopped()));
+        signal(Signal::SIGTERM);
+        handles
+    });
+    let report = runtime.run_with(NEVER, || signal(Signal::SIGTERM)).unwrap();
+    assert!(report.threads_stuck == 1 && !report.graceful, "{report:?}");
+    let handles = signals.join().unwrap();
+    assert!(!handles[0].is_stopped());
+    over.open();
+    assert!(wait_until(SOON, || handles[0].is_stopped()));
+    assert!(epoxide::block_on(stuck).unwrap());
+}
+
 /// Where waiting is forbidden it is refused, before any signal is taken away from its handler.
 #[test]
 fn it_does_not_wait_where_nobody_may() {

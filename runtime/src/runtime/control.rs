@@ -11,7 +11,10 @@ use crate::workers::pools::Pools;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a stop waits past its deadline for threads whose user code does not come back: nothing can interrupt it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
 struct State {
@@ -19,6 +22,8 @@ struct State {
     cut: usize,
     fault: Option<io::Error>,
     waiters: Vec<Waker>,
+    /// A stop has not waited for all.
+    given_up: bool,
 }
 
 /// See the module's text.
@@ -88,6 +93,29 @@ impl Control {
             };
         }
         true
+    }
+
+    /// Waits until every reactor has ended, but not for long past `deadline`, at which they end what they can.
+    pub(crate) fn wait_past(&self, deadline: Instant) {
+        if !self.wait_until(Some(deadline)) {
+            let state = lock(&self.state);
+            // Its result says nothing that `running` does not.
+            drop(self.ended.wait_timeout_while(state, PATIENCE, |state| state.running > 0));
+        }
+    }
+
+    /// Reactors that have not ended.
+    pub(crate) fn running(&self) -> usize {
+        lock(&self.state).running
+    }
+
+    /// A stop leaves threads behind: nobody is to wait for them any more.
+    pub(crate) fn give_up(&self) {
+        lock(&self.state).given_up = true;
+    }
+
+    pub(crate) fn has_given_up(&self) -> bool {
+        lock(&self.state).given_up
     }
 
     /// Is everything over? If not, `waker` is woken when another reactor ends.

@@ -8,13 +8,13 @@ use crate::exec::handle::ReactorHandle;
 use crate::exec::home::{Home, Stage};
 use crate::exec::local;
 use crate::runtime::builder::Builder;
-use crate::runtime::control::Control;
+use crate::runtime::control::{Control, PATIENCE};
 use crate::runtime::single;
 use crate::stats::Stats;
 use crate::sys;
 use crate::time;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,6 +41,9 @@ pub struct ShutdownReport {
     pub cut: usize,
     /// Blocking jobs that still run: nothing can interrupt them, so their threads are left behind.
     pub jobs_running: usize,
+    /// Reactors and async workers that were still inside a handler, a task or a hook 3 s after the deadline: it does not
+    /// return, and nothing can interrupt it, so their threads are left behind, with the connections that they hold.
+    pub threads_stuck: usize,
     /// Everything that was in progress finished within the grace, blocking jobs included.
     pub graceful: bool,
     /// How long it took.
@@ -48,7 +51,7 @@ pub struct ShutdownReport {
 }
 
 /// Reactors that run. Dropping it stops them and their workers and joins the threads, except those whose blocking job
-/// still runs.
+/// still runs; after a shutdown that left threads behind ([`ShutdownReport::threads_stuck`]) it waits for none.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -133,6 +136,7 @@ impl Runtime {
     /// Drains: listeners close once their queues are served, idle connections end, busy ones may finish. After `grace`
     /// the rest is reset and counted. Then the [workers](crate::workers) stop: tasks are dropped, blocking jobs have
     /// what is left of the grace. Also from a task of this runtime; calls may overlap, the earliest deadline wins.
+    /// A handler that blocks its thread and does not return holds it for 3 s past the deadline at most.
     ///
     /// Cancel safety: the drain goes on, with its deadline, when the future is dropped; blocking jobs that have not begun
     /// are then given up when the runtime is dropped. A task of this runtime ends with its reactor or worker, so that
@@ -142,9 +146,12 @@ impl Runtime {
         let begun = time::now();
         self.drain(grace);
         async move {
-            std::future::poll_fn(|cx| if control.poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending })
-                .await;
-            control.pools.stop(time::after(begun, grace)).await;
+            let deadline = time::after(begun, grace);
+            let over = poll_fn(|cx| if control.poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending });
+            let left = time::after(deadline, PATIENCE).saturating_duration_since(time::now());
+            // Whether they are over is asked again for the report.
+            let _ = time::timeout(left, over).await;
+            control.pools.stop(deadline, PATIENCE).await;
             report(&control, begun)
         }
     }
@@ -157,9 +164,10 @@ impl Runtime {
     pub fn shutdown_blocking(&self, grace: Duration) -> io::Result<ShutdownReport> {
         self.refuse_to_wait("shutdown_blocking")?;
         let begun = time::now();
+        let deadline = time::after(begun, grace);
         self.drain(grace);
-        self.control.wait_until(None);
-        self.control.pools.stop_blocking(time::after(begun, grace));
+        self.control.wait_past(deadline);
+        self.control.pools.stop_blocking(deadline, PATIENCE);
         Ok(report(&self.control, begun))
     }
 
@@ -190,7 +198,8 @@ impl Runtime {
         Err(io::Error::new(io::ErrorKind::Deadlock, text))
     }
 
-    /// Waits for SIGINT or SIGTERM, then drains within `grace`. A second signal aborts what is left.
+    /// Waits for SIGINT or SIGTERM, then drains within `grace`. A second signal aborts what is left. A handler that blocks
+    /// its thread and does not return is waited for 3 s past the deadline, or past the second signal.
     ///
     /// # Errors
     /// The fault of a reactor that ended without being asked to; the others are drained all the same.
@@ -220,8 +229,12 @@ impl Runtime {
             let step = Duration::from_millis(20);
             if signals.try_next()?.is_some() {
                 self.request(Stage::Aborting);
-                self.control.wait_until(None);
+                self.control.wait_past(begun);
                 deadline = begun;
+                break;
+            }
+            if time::now() >= deadline {
+                self.control.wait_past(deadline);
                 break;
             }
             self.control.wait_until(time::now().checked_add(step));
@@ -234,18 +247,20 @@ impl Runtime {
                 break;
             }
         }
-        pools.stop_blocking(begun);
-        match self.control.take_fault() {
-            Some(fault) => Err(fault),
-            None => Ok(report(&self.control, begun)),
-        }
+        pools.stop_blocking(begun, PATIENCE);
+        let report = report(&self.control, begun);
+        self.control.take_fault().map_or(Ok(report), Err)
     }
 }
 
 fn report(control: &Control, begun: Instant) -> ShutdownReport {
     let (cut, jobs_running) = (control.cut(), control.pools.jobs_running());
-    let graceful = cut == 0 && jobs_running == 0 && control.pools.jobs_dropped() == 0;
-    ShutdownReport { cut, jobs_running, graceful, took: begun.elapsed() }
+    let threads_stuck = control.running() + control.pools.workers_busy();
+    if threads_stuck > 0 {
+        control.give_up();
+    }
+    let graceful = cut == 0 && jobs_running == 0 && threads_stuck == 0 && control.pools.jobs_dropped() == 0;
+    ShutdownReport { cut, jobs_running, threads_stuck, graceful, took: begun.elapsed() }
 }
 
 impl Drop for Runtime {
@@ -255,6 +270,12 @@ impl Drop for Runtime {
         let in_own_task = ambient::class() == Class::Worker && pools.is_own_thread();
         if in_own_task || self.homes.iter().any(|home| local::is_here(home)) {
             // Inside one of its own tasks: the threads end by themselves.
+            pools.close();
+            pools.abort();
+            return;
+        }
+        if self.control.has_given_up() {
+            // Who still runs may do so for ever.
             pools.close();
             pools.abort();
             return;

@@ -18,7 +18,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// See the module's text.
 pub(crate) struct Pools {
@@ -69,22 +69,25 @@ impl Pools {
         self.blocking.abort();
     }
 
-    /// After the reactors: everything is settled when it is done, and what still runs are jobs past `deadline`.
-    pub(crate) fn stop_blocking(&self, deadline: Instant) {
+    /// After the reactors: everything is settled when it is done, and what still runs are jobs past `deadline`, and
+    /// workers inside a task that has not come back within `patience`.
+    pub(crate) fn stop_blocking(&self, deadline: Instant, patience: Duration) {
         self.close();
         if !self.wait(Some(deadline)) {
             self.abort();
-            self.wait_for_the_idle();
+            self.tasks.crew().wait(Some(time::after(time::now(), patience)), || 0);
+            self.blocking.crew().wait(None, || self.blocking.running());
         }
     }
 
     /// The same for a task.
-    pub(crate) async fn stop(&self, deadline: Instant) {
+    pub(crate) async fn stop(&self, deadline: Instant, patience: Duration) {
         self.close();
         let left = deadline.saturating_duration_since(time::now());
         if time::timeout(left, self.over()).await.is_err() {
             self.abort();
-            self.workers_over().await;
+            // Who is left is asked for the report.
+            let _ = time::timeout(patience, self.workers_over()).await;
         }
     }
 
@@ -108,6 +111,11 @@ impl Pools {
     /// Ready when every async worker has ended.
     async fn workers_over(&self) {
         poll_fn(|cx| if self.tasks.crew().poll_over(cx.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Async workers that are inside a task. After a stop; the others wait for its end, with which they end.
+    pub(crate) fn workers_busy(&self) -> usize {
+        self.tasks.crew().alive().saturating_sub(self.tasks.parked())
     }
 
     /// Jobs whose closure runs now.
