@@ -49,6 +49,8 @@ pub(crate) mod deadline;
 #[cfg(all(test, loom))]
 mod drain_loom;
 pub(crate) mod drive;
+#[cfg(all(test, loom))]
+mod end_of_input_loom;
 pub(crate) mod ending;
 pub(crate) mod flush_word;
 #[cfg(all(test, loom))]

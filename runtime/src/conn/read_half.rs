@@ -360,13 +360,12 @@ impl ReadHalf {
         let body = &*self.body;
         // Once ended, looking again finds the same: the socket stays at its end.
         self.more = true;
-        // The flush word first: a sender stores the reason before it leaves Flushing.
-        let in_flight = body.flush.is_flushing();
-        if in_flight && body.reason().is_none() && body.tcp {
-            // It may have met the error and not stored it yet: ask the kernel.
-            if matches!(sys::socket::tcp_state(body.as_fd()), Ok(sys::socket::CLOSE)) {
-                body.store_reason(CloseReason::PeerReset { errno: sys::errno::ECONNRESET });
-            }
+        // The flush word first: a sender stores the reason before it leaves Flushing. One that is there may have met the
+        // error and not stored it yet: then the kernel is asked.
+        let is_closed =
+            || body.reason().is_none() && matches!(sys::socket::tcp_state(body.as_fd()), Ok(sys::socket::CLOSE));
+        if body.tcp && body.flush.has_met_reset(is_closed) {
+            body.store_reason(CloseReason::PeerReset { errno: sys::errno::ECONNRESET });
         }
         match body.reason() {
             Some(reason) => Err(reason.into()),
