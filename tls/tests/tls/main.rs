@@ -4,6 +4,7 @@ mod basics;
 mod certs;
 mod client;
 mod cuts;
+mod egress;
 mod endings;
 mod flushes;
 mod handshakes;
