@@ -219,17 +219,19 @@ fn set_identity(
     context.check_private_key().map_err(refuse)
 }
 
-/// A server that asks for certificates says whose (RFC 8446, 4.2.4), in one extension: with more names than fit no handshake
-/// would succeed.
+/// Names of authorities that clients are told: they go into one extension of 64 KiB, beside others.
+const MAX_NAMES: usize = 60 * 1024;
+
+/// A server that asks for certificates says whose (RFC 8446, 4.2.4): with more names than fit no handshake would succeed.
 fn check_names(authorities: &[X509]) -> Result<(), TlsError> {
-    const MOST: usize = 64_000;
     let mut bytes = 0;
     for authority in authorities {
         bytes += 2 + authority.subject_name().to_der().map_err(|error| refused("client_auth", &error))?.len();
     }
-    if bytes > MOST {
+    if bytes > MAX_NAMES {
         let n = authorities.len();
-        let reason = format!("the names of {n} authorities have {bytes} bytes and are told to clients: at most {MOST}");
+        let reason =
+            format!("the names of {n} authorities have {bytes} bytes and are told to clients: at most {MAX_NAMES}");
         return Err(TlsError::config("client_auth", reason));
     }
     Ok(())

@@ -7,6 +7,7 @@ mod cuts;
 mod egress;
 mod endings;
 mod flushes;
+mod forms;
 mod handshakes;
 mod hosts;
 #[cfg(feature = "hyper")]
