@@ -1,12 +1,11 @@
 //! Every form of reading tells an end from a cut, and both leave this side writing.
 
 use crate::client::{self, HANG};
-use crate::servers::{World, serve};
+use crate::servers::{World, give_away};
 use epoxide_tests_e2e::{Case, block_within, wait_until};
 use epoxide_tls::{TlsConnection, TlsError};
 use std::io::{self, ErrorKind, Write};
 use std::net::Shutdown;
-use std::sync::mpsc::channel;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Form {
@@ -47,11 +46,7 @@ fn read_by(form: Form, conn: &mut TlsConnection) -> io::Result<usize> {
 fn every_form_of_reading_tells_an_end_from_a_cut() {
     let case = Case::start();
     let world = World::new();
-    let (give, given) = channel();
-    let (server, _ends) = serve(&case, &world.options().build().unwrap(), move |conn| {
-        give.send(conn).unwrap();
-        async { Ok(()) }
-    });
+    let (server, given) = give_away(&case, &world);
     let context = client::context(&world.authority, |_| {});
     for form in [Form::Read, Form::Idle, Form::More, Form::Slice, Form::Peek, Form::Try] {
         for clean in [true, false] {
