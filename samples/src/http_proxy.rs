@@ -85,6 +85,10 @@ async fn ask(
             answer.map(Either::Left)
         }
         Err(HttpClientError::Timeout { .. }) => refusal(StatusCode::GATEWAY_TIMEOUT, "the server behind is slow\n"),
+        // Not the server behind: the request's own body broke off, or was none.
+        Err(HttpClientError::Http { error, .. }) if error.is_user() => {
+            refusal(StatusCode::BAD_REQUEST, "the request's body is broken\n")
+        }
         Err(error) => {
             match &error {
                 HttpClientError::Connect(_) => upstream.is_down(&error),
