@@ -270,7 +270,7 @@ fn any_chunking_and_any_advance() {
     let seen = std::cell::Cell::new(0_u32);
     let outcome = TestRunner::new(config).run(&prop::collection::vec(step(), 1..60), |steps| {
         for place in PLACES {
-            let (input, output) = giving.run(place, &steps).unwrap_or_else(|| panic!("{place:?}, see above"));
+            let (input, output) = giving.run(place, &steps).unwrap_or_else(|| panic!("{place:?}: {steps:?}"));
             // No TIME_WAIT for each of thousands of cases.
             input.close_handle().reset();
             drop((input, output));
