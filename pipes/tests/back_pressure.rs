@@ -79,7 +79,7 @@ fn a_copy_to_a_slow_reader_holds_no_more_than_the_high_water() {
             0 => break,
             n => got += n,
         }
-        if let Some(due) = (got * 1000 >> 20).checked_div(rate) {
+        if let Some(due) = ((got * 1000) >> 20).checked_div(rate) {
             // sleep: the peer's pace.
             std::thread::sleep(Duration::from_millis(due as u64).saturating_sub(begun.elapsed()));
         }
