@@ -37,7 +37,7 @@ pub struct ReadHalf {
     pub(crate) body: Held,
     pub(crate) pool: &'static BufPool,
     /// The last recv does not prove that the socket is drained: it filled its space, was a peek, or the connection
-    /// is sticky. Recv before parking.
+    /// is sticky; or somebody asks for a look. Recv before parking.
     pub(crate) more: bool,
     /// Reads in a row that a reactor thread may still complete before others get their turn.
     streak: u32,
