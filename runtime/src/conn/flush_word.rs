@@ -225,13 +225,6 @@ impl FlushWord {
         matches!(self.0.load(Ordering::Acquire) & STATE, FLUSHING | AGAIN)
     }
 
-    /// Reader, whose recv returned 0: has an owner met a reset, whose reason it is about to store (law 11)? `is_closed` asks
-    /// the kernel whether the socket is closed both ways. A FIN of ours may have closed it in good order; but that goes out
-    /// only behind the last time of Flushing, so a word that is Flushing AFTER the kernel was asked says that it was not.
-    pub(crate) fn has_met_reset(&self, is_closed: impl FnOnce() -> bool) -> bool {
-        self.is_flushing() && is_closed() && self.is_flushing()
-    }
-
     /// Will nothing be sent any more? Closed, or everything is out and the FIN behind it.
     pub(crate) fn is_over(&self) -> bool {
         let word = self.0.load(Ordering::Acquire);
@@ -247,17 +240,6 @@ impl FlushWord {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    /// An owner that leaves while the kernel is asked has said all that there is to say: its FIN may have closed the socket.
-    #[test]
-    fn a_reset_is_told_from_a_clean_end_by_the_second_look() {
-        let word = FlushWord::new();
-        assert!(!word.has_met_reset(|| unreachable!("nobody sends: the kernel is not asked")));
-        assert!(word.claim());
-        assert!(word.has_met_reset(|| true) && !word.has_met_reset(|| false));
-        let ends_in_good_order = || word.finish() == (Leave::Left { fin: false }) && word.fin();
-        assert!(!word.has_met_reset(ends_in_good_order));
-    }
 
     const NAMES: [&str; 5] = ["Idle", "Flushing", "Again", "Blocked", "Owed"];
 
