@@ -2,7 +2,8 @@
 //!
 //! State: `Renewal`, whether it does, and this side's keys that wait in the queue. Who touches it: whoever holds the session
 //! lock; the sender says that the keys are in force. Thread class: any thread. Laws: 14 (the message and what is sent behind
-//! it keep their order: both are in the queue), 16 (one message waits at most, however often the peer asks).
+//! it keep their order: both are in the queue), 16 (however often the peer asks two messages wait at most: an answer, and
+//! behind it one that asks).
 
 use crate::ktls::keys::{self, Keys};
 use crate::wire::Wire;
@@ -37,6 +38,8 @@ pub(super) fn can_renew(queue: &Queue, keys: &Keys) -> bool {
 /// Keys on their way to the kernel, behind the message that tells the peer.
 struct Coming {
     keys: Keys,
+    /// The message asks the peer for new keys, too.
+    asks: bool,
     in_force: AtomicBool,
 }
 
@@ -62,16 +65,17 @@ impl Renewal {
     }
 
     /// This side's next records have new keys; `ask`: the peer is to renew its own, too. One that is on its way already
-    /// answers for all that asked meanwhile. False: the kernel does not take them.
+    /// does for all that want some meanwhile, but does not ask for this one. False: the kernel does not take them.
     pub(crate) fn send(&mut self, stream: &mut SslStream<Wire>, ask: bool) -> bool {
-        if self.coming.as_ref().is_some_and(|coming| !coming.in_force.load(Ordering::Acquire)) {
+        let on_its_way = |coming: &Arc<Coming>| !coming.in_force.load(Ordering::Acquire);
+        if self.coming.as_ref().is_some_and(|coming| on_its_way(coming) && (coming.asks || !ask)) {
             return true;
         }
         if !self.able {
             return false;
         }
         let Some(keys) = keys::renewed(stream.ssl(), true) else { return false };
-        let coming = Arc::new(Coming { keys, in_force: AtomicBool::new(false) });
+        let coming = Arc::new(Coming { keys, asks: ask, in_force: AtomicBool::new(false) });
         self.coming = Some(coming.clone());
         stream.get_mut().new_keys(&[24, 0, 0, 1, u8::from(ask)], coming);
         true

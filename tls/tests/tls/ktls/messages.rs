@@ -332,3 +332,32 @@ fn a_server_takes_nothing_but_key_updates() {
         assert_eq!(back, if kernel_has_tls() { &b"one"[..] } else { b"" }, "{message:?}");
     }
 }
+
+/// Data of no bytes are legal (RFC 8446, 5.1). A kernel that decrypts reads past them, and says 0 at a record of another kind
+/// behind them, as it does at a FIN.
+#[test]
+fn records_of_no_bytes_are_no_end() {
+    let case = Case::start();
+    let world = World::new();
+    type Script = fn(&mut Maker) -> Vec<u8>;
+    let scripts: [Script; 4] = [
+        |maker| maker.record(DATA, b"one"),
+        |maker| [maker.record(DATA, b""), maker.record(DATA, b"one"), maker.record(DATA, b"")].concat(),
+        // user_canceled, which ends nothing.
+        |maker| [maker.record(DATA, b""), maker.record(21, &[1, 90]), maker.record(DATA, b"one")].concat(),
+        |maker| {
+            let before = [maker.record(DATA, b""), maker.record(HANDSHAKE, &[24, 0, 0, 1, 0])].concat();
+            maker.renew();
+            [before, maker.record(DATA, b""), maker.record(DATA, b"one")].concat()
+        },
+    ];
+    for (at, script) in scripts.into_iter().enumerate() {
+        let (back, end) =
+            echoed(&world, &case, |maker| [script(maker), maker.record(DATA, b""), close_notify(maker)].concat());
+        if at == 3 && kernel_has_tls() && !kernel_renews() {
+            assert_eq!(TlsError::of(&end.unwrap_err()), Some(&TlsError::KeyUpdate));
+        } else {
+            assert!(end.is_ok() && back == b"one", "{at}: {:?}, {end:?}", String::from_utf8_lossy(&back));
+        }
+    }
+}
