@@ -35,6 +35,15 @@ fn scripted_server(
     world: &World,
     script: impl FnOnce(&mut Maker) -> Vec<u8> + Send + 'static,
 ) -> (SocketAddr, JoinHandle<io::Result<usize>>) {
+    scripted_server_then(world, script, |server, _| server.read(&mut [0; 1]))
+}
+
+/// The same; `then` says what it does afterwards.
+pub(super) fn scripted_server_then(
+    world: &World,
+    script: impl FnOnce(&mut Maker) -> Vec<u8> + Send + 'static,
+    then: impl FnOnce(&mut SslStream<TcpStream>, &mut Maker) -> io::Result<usize> + Send + 'static,
+) -> (SocketAddr, JoinHandle<io::Result<usize>>) {
     let mut context = SslContext::builder(SslMethod::tls()).unwrap();
     context.set_certificate(&world.server.certificate).unwrap();
     context.set_private_key(&world.server.key).unwrap();
@@ -53,13 +62,13 @@ fn scripted_server(
         let records = script(&mut maker);
         // A client that has seen enough may be gone already.
         let _ = server.get_ref().write_all(&records);
-        server.read(&mut [0; 1])
+        then(&mut server, &mut maker)
     });
     (addr, serving)
 }
 
 /// A client that the kernel decrypts for.
-fn client_of(world: &World) -> TlsConfig {
+pub(super) fn client_of(world: &World) -> TlsConfig {
     world.client().suites([SUITE]).ktls(Ktls::TxRx).build().unwrap()
 }
 
@@ -81,7 +90,7 @@ fn read_all(config: &TlsConfig, addr: SocketAddr) -> (Vec<u8>, io::Result<()>) {
 }
 
 /// A NewSessionTicket (RFC 8446, 4.6.1) whose body has `len` bytes; its ticket is `byte` over and over.
-fn ticket(len: usize, byte: u8) -> Vec<u8> {
+pub(super) fn ticket(len: usize, byte: u8) -> Vec<u8> {
     // Lifetime, age, a nonce of one byte, the ticket's length; behind it no extensions.
     let ticket = len - 4 - 4 - 2 - 2 - 2;
     let [high, low] = u16::try_from(ticket).unwrap().to_be_bytes();
