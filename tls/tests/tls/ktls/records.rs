@@ -139,15 +139,16 @@ fn letting_go_reads_past_records_of_no_bytes() {
     let case = Case::start();
     let world = World::new();
     let empty = |maker: &mut Maker| [maker.record(23, b""), maker.record(22, &ticket(200, 1))].concat();
-    let (addr, serving) = scripted_server_then(&world, empty, |server, maker| {
+    let ((wrote, written), (tell, told)) = (channel(), channel());
+    let (addr, serving) = scripted_server_then(&world, empty, move |server, maker| {
+        wrote.send(()).unwrap();
         assert_eq!(server.read(&mut [0; 1])?, 0, "the client's close_notify");
-        let mut socket = server.get_ref();
+        told.recv_timeout(HANG).unwrap();
+        // A socket that is closed already answers the first of them with a reset.
         for _ in 0..3 {
-            socket.write_all(&maker.record(23, &pattern(10_000)))?;
+            server.get_ref().write_all(&maker.record(23, &pattern(10_000)))?;
         }
-        socket.shutdown(std::net::Shutdown::Write)?;
-        // Its FIN. A socket that is closed already answers data with a reset.
-        socket.read(&mut [0; 1])
+        Ok(0)
     });
     let other = Server::start(&case, |builder| {
         builder.listen(loopback(), echo);
@@ -156,6 +157,11 @@ fn letting_go_reads_past_records_of_no_bytes() {
     let connecting = async { ours.connect_over(reactor.connect(addr).await?, "localhost").await };
     let mut conn = block_within(connecting, HANG).expect("in time").unwrap();
     block_within(conn.send_all(b"x"), HANG).expect("in time").unwrap();
+    // They are there, to be discarded.
+    written.recv_timeout(HANG).unwrap();
+    let before = other.stats().discards;
     drop(conn);
-    assert_eq!(serving.join().unwrap().expect("no reset"), 0);
+    assert!(wait_until(HANG, || other.stats().discards > before), "nothing is discarded");
+    tell.send(()).unwrap();
+    serving.join().unwrap().expect("no reset");
 }
