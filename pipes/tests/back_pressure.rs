@@ -1,19 +1,21 @@
 //! A peer that reads slowly bounds what a copy to it holds: `tokio::io::copy` of a long body, in one test of its own,
 //! because it measures the memory of the whole process.
 //!
-//! `EPOXIDE_COPY_MIB` is the body's size: 64 MiB when unset, 1024 in a full run.
+//! `EPOXIDE_COPY_MIB` is the body's size: 64 MiB when unset, 1024 in a full run. `EPOXIDE_COPY_RATE` is how many MiB the peer
+//! reads in a second: as many as come when unset, 1 in a full run, which takes 17 minutes then.
 
 mod common;
 
 use common::SOON;
 use epoxide::Connection;
 use epoxide_pipes::{ByteStream, DEFAULT_WRITE_HIGH_WATER};
-use epoxide_tests_e2e::{Case, Peer, Server, loopback, wait_until};
+use epoxide_tests_e2e::{Case, Peer, Server, asked_for, loopback, wait_until};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Looks at what is unsent after every write.
@@ -50,8 +52,8 @@ fn resident() -> usize {
 
 #[test]
 fn a_copy_to_a_slow_reader_holds_no_more_than_the_high_water() {
-    let case = Case::start_rounds();
-    let mib: usize = std::env::var("EPOXIDE_COPY_MIB").ok().and_then(|n| n.parse().ok()).unwrap_or(64);
+    let (mib, rate) = (asked_for("EPOXIDE_COPY_MIB", 64), asked_for("EPOXIDE_COPY_RATE", 0));
+    let case = Case::start_within(Duration::from_secs(120 + (mib / rate.clamp(1, 4)) as u64));
     let body = mib << 20;
     let [most, waits] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
     let server = Server::start(&case, |b| {
@@ -70,11 +72,16 @@ fn a_copy_to_a_slow_reader_holds_no_more_than_the_high_water() {
     // Everything is full and the copy waits: nothing is read yet, and most of the body is still to come.
     assert!(wait_until(SOON, || waits.load(Ordering::Relaxed) > 0), "the copy never waits");
     let before = resident();
+    let begun = Instant::now();
     let (mut chunk, mut got, mut highest) = (vec![0; 16 * 1024], 0, before);
     loop {
         match peer.read(&mut chunk, SOON).unwrap() {
             0 => break,
             n => got += n,
+        }
+        if let Some(due) = ((got * 1000) >> 20).checked_div(rate) {
+            // sleep: the peer's pace.
+            std::thread::sleep(Duration::from_millis(due as u64).saturating_sub(begun.elapsed()));
         }
         if got % 64 < 8 {
             highest = highest.max(resident());

@@ -5,17 +5,20 @@ mod web;
 use bytes::Bytes;
 use epoxide::{Connection, ReactorConfig};
 use epoxide_pipes::{ClientOptions, HttpClient, HttpClientError};
-use epoxide_tests_e2e::{Case, Gate, Parker, Server, find_head_end, http_reply, loopback, poll_once, wait_until};
+use epoxide_tests_e2e::{
+    Case, Gate, Parker, Server, SockDiag, TcpState, find_head_end, http_reply, loopback, poll_once, wait_until,
+};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::body::{Body, Frame};
 use std::convert::Infallible;
 use std::future::Future;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use web::{Desk, LONG, Place};
@@ -244,6 +247,61 @@ fn a_connection_that_dies_under_a_request_is_an_error_and_not_a_second_request()
     within(requests.unwrap()).unwrap();
     assert!(seen.is_open());
     assert_eq!(counted.load(Ordering::Acquire), 2);
+}
+
+/// The server's end has arrived, and the client's reactor has not been told of it: it runs the very task that asks. The
+/// request, which may be sent once only, goes out on a new connection, and not a byte of it on the old one.
+#[test]
+fn an_end_that_is_there_and_not_told_yet_costs_no_request() {
+    let case = Case::start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (end, ends) = channel::<()>();
+    let (ended, has_ended) = channel::<()>();
+    let server = std::thread::spawn(move || {
+        let answer = |stream: &mut TcpStream, body: &[u8]| {
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            let mut received = Vec::new();
+            while find_head_end(&received).is_none() {
+                let mut space = [0; 1024];
+                let n = stream.read(&mut space).unwrap();
+                assert_ne!(n, 0, "an end instead of a request");
+                received.extend_from_slice(&space[..n]);
+            }
+            stream.write_all(&http_reply(200, body)).unwrap();
+        };
+        let (mut first, client) = listener.accept().unwrap();
+        answer(&mut first, b"first");
+        ends.recv_timeout(LONG).unwrap();
+        first.shutdown(Shutdown::Write).unwrap();
+        // Acknowledged: it is in the client's socket.
+        let diag = SockDiag::open();
+        let arrived = || diag.row(addr, client).is_some_and(|row| row.state == TcpState::FinWait2);
+        assert!(wait_until(LONG, arrived), "the end does not arrive");
+        ended.send(()).unwrap();
+        answer(&mut listener.accept().unwrap().0, b"second");
+        let mut rest = Vec::new();
+        first.read_to_end(&mut rest).unwrap();
+        rest
+    });
+    let home = home(&case, ReactorConfig::default());
+    let client = Client::new(home.reactor(), ClientOptions::default()).unwrap();
+    let requests = home.reactor().spawn(async move {
+        assert_eq!(text(&client, get(addr, "/")).await.unwrap(), "first");
+        // The connection is the pool's once its driver has gone round.
+        while client.idle_connections() == 0 {
+            epoxide::yield_now().await;
+        }
+        epoxide::time::sleep(Duration::from_millis(2)).await;
+        end.send(()).unwrap();
+        // The loop stands still from here to the request.
+        has_ended.recv_timeout(LONG).unwrap();
+        assert_eq!(client.idle_connections(), 1, "vacuity: it is in the pool");
+        let post = Request::post(format!("http://{addr}/")).body(Full::from("once")).unwrap();
+        assert_eq!(text(&client, post).await.as_deref(), Ok("second"));
+    });
+    within(requests.unwrap()).unwrap();
+    assert_eq!(server.join().unwrap(), b"", "a part of the request went to the old connection");
 }
 
 /// A body of one piece that never ends, or an empty one.

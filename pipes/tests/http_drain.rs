@@ -49,7 +49,8 @@ fn a_busy_connection_is_answered_and_told_to_close() {
         let mut peer = Peer::connect(server.addr());
         // A second request behind it: not to be begun.
         peer.send(b"GET /wait HTTP/1.1\r\n\r\n").unwrap();
-        assert!(desk.arrived.wait_blocking(LONG));
+        // It waits, and has not only arrived: else the poll that began before the drain may end with the answer.
+        assert!(desk.go.wait_waiting(1, LONG));
         let stopped = stop(server);
         assert!(wait_until(LONG, || refuses(addr)), "the drain begins");
         desk.go.open();

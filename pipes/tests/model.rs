@@ -1,19 +1,22 @@
 //! Any chunking, any sequence of advances, against a plain vector of bytes; and the memory bound at every step.
 //!
 //! `PROPTEST_CASES` sets how many cases there are (500 when unset; 10 000 in a full run). All of them share one server;
-//! each has a connection of its own and is driven from the test's thread.
+//! each is run three times, on a connection of its own: by the reactor, by a worker, and by a plain thread.
 
 mod common;
 
 use bytes::Buf;
 use common::{SOON, small};
-use epoxide::Connection;
+use epoxide::{Connection, yield_now};
 use epoxide_pipes::{Duplex, PipeReader, PipeWriter};
-use epoxide_tests_e2e::{Case, Parker, Peer, Server, block_within, loopback, pattern, poll_once, wait_until};
+use epoxide_tests_e2e::{Case, Peer, Place, Server, loopback, pattern, run_at};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::mpsc::{Receiver, channel};
+use std::task::Poll;
+use std::time::Instant;
 
 /// Bytes of a receive buffer: small, so that a few bytes are several of them.
 const BUFFER: usize = 16;
@@ -87,8 +90,13 @@ fn check(input: &PipeReader, model: &mut Model, at_least: usize) {
     assert_eq!(&part.copy_to_bytes(part.remaining())[..], &expected[held / 3..]);
 }
 
-fn run(peer: &mut Peer, input: &mut PipeReader, steps: &[Step]) {
-    let parker = Parker::new();
+/// One poll: does it wait?
+async fn waits_at_first(future: impl Future) -> bool {
+    let mut future = pin!(future);
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+}
+
+async fn run(peer: &mut Peer, input: &mut PipeReader, steps: &[Step]) {
     let mut model = Model { sent: 0, consumed: 0, examined: 0, held: 0, cancelled: false };
     let all = pattern(60 * 200);
     for step in steps {
@@ -102,27 +110,30 @@ fn run(peer: &mut Peer, input: &mut PipeReader, steps: &[Step]) {
             }
             Step::Read if news || model.cancelled => {
                 let unexamined = model.held > model.examined;
-                let result = block_within(input.read(), SOON).expect("a read with news waits").unwrap();
+                let result = input.read().await.unwrap();
                 assert_eq!(std::mem::take(&mut model.cancelled), result.cancelled);
                 assert!(!result.end);
                 let at_least = model.held + usize::from(!unexamined && !result.cancelled);
                 check(input, &mut model, at_least);
             }
             Step::Read => {
-                let polled = poll_once(pin!(input.read()), &parker).is_pending();
-                assert!(polled, "a read without news returns");
+                assert!(waits_at_first(input.read()).await, "a read without news returns");
                 waits = true;
             }
             Step::TryRead => {
                 let unexamined = model.held > model.examined;
                 let cancelled = std::mem::take(&mut model.cancelled);
                 // Readiness comes a moment after the bytes.
-                let mut got = false;
-                let came = wait_until(SOON, || {
-                    got = input.try_read().unwrap().is_some();
-                    got || !news && !cancelled
-                });
-                assert!(came && got == (news || cancelled));
+                let begun = Instant::now();
+                let got = loop {
+                    let got = input.try_read().unwrap().is_some();
+                    if got || !news && !cancelled {
+                        break got;
+                    }
+                    assert!(begun.elapsed() < SOON, "what was sent is not found");
+                    yield_now().await;
+                };
+                assert_eq!(got, news || cancelled);
                 let at_least = model.held + usize::from(got && !unexamined && !cancelled);
                 check(input, &mut model, at_least);
             }
@@ -139,7 +150,7 @@ fn run(peer: &mut Peer, input: &mut PipeReader, steps: &[Step]) {
                 let n = share(model.sent - model.consumed, by);
                 // A cancel ends it only if it has to wait.
                 let must_wait = n > model.held;
-                let result = block_within(input.read_at_least(n), SOON).expect("bytes that were sent arrive").unwrap();
+                let result = input.read_at_least(n).await.unwrap();
                 let cancelled = result.cancelled;
                 assert_eq!(cancelled, must_wait && model.cancelled);
                 model.cancelled &= !cancelled;
@@ -156,7 +167,7 @@ fn run(peer: &mut Peer, input: &mut PipeReader, steps: &[Step]) {
             Step::ReadSlice(size) => {
                 if model.sent > model.consumed {
                     let mut space = vec![0; size];
-                    let n = block_within(input.read_slice(&mut space), SOON).expect("bytes arrive").unwrap();
+                    let n = input.read_slice(&mut space).await.unwrap();
                     assert!((n > 0) == (size > 0));
                     assert_eq!(&space[..n], &all[model.consumed..model.consumed + n]);
                     model.consumed += n;
@@ -193,7 +204,12 @@ fn run(peer: &mut Peer, input: &mut PipeReader, steps: &[Step]) {
 }
 
 /// A server that gives every connection to the test.
-fn giving(case: &Case) -> (Server, Receiver<(PipeReader, PipeWriter)>) {
+struct Giving {
+    server: Server,
+    given: Receiver<(PipeReader, PipeWriter)>,
+}
+
+fn giving(case: &Case) -> Giving {
     let (give, given) = channel();
     let server = Server::start(case, |b| {
         b.config(small(BUFFER));
@@ -204,51 +220,64 @@ fn giving(case: &Case) -> (Server, Receiver<(PipeReader, PipeWriter)>) {
             }
         });
     });
-    (server, given)
+    Giving { server, given }
 }
+
+impl Giving {
+    /// Runs the steps there, on a new connection. `None`: they failed, or hang.
+    fn run(&self, place: Place, steps: &[Step]) -> Option<(PipeReader, PipeWriter)> {
+        let mut peer = Peer::connect(self.server.addr());
+        let (mut input, output) = self.given.recv_timeout(SOON).unwrap();
+        let steps = steps.to_vec();
+        let all = async move {
+            run(&mut peer, &mut input, &steps).await;
+            (input, output)
+        };
+        run_at(place, &[self.server.reactor()], SOON, all).recv_timeout(SOON).ok()
+    }
+}
+
+const PLACES: [Place; 3] = [Place::Home, Place::Worker, Place::Plain];
 
 /// The worst for the bound, which chance seldom finds: a byte left in a full first buffer, a few in the second.
 #[test]
 fn a_byte_left_in_a_full_buffer_does_not_hold_it() {
     let case = Case::start();
-    let (server, given) = giving(&case);
-    let mut peer = Peer::connect(server.addr());
-    let (mut input, _output) = given.recv_timeout(SOON).unwrap();
-    run(
-        &mut peer,
-        &mut input,
-        &[
-            Step::Send(BUFFER),
-            Step::AtLeast(255),
-            Step::Advance(0, 255),
-            Step::Send(1),
-            Step::Read,
-            // All but two bytes: one in each buffer.
-            Step::Advance(240, 255),
-            Step::Send(1),
-            Step::Read,
-        ],
-    );
-    assert_eq!(input.held_len(), 3, "one byte in the first buffer and two in the second");
+    let steps = [
+        Step::Send(BUFFER),
+        Step::AtLeast(255),
+        Step::Advance(0, 255),
+        Step::Send(1),
+        Step::Read,
+        // All but two bytes: one in each buffer.
+        Step::Advance(240, 255),
+        Step::Send(1),
+        Step::Read,
+    ];
+    let giving = giving(&case);
+    for place in PLACES {
+        let (input, _output) = giving.run(place, &steps).unwrap_or_else(|| panic!("{place:?}"));
+        assert_eq!(input.held_len(), 3, "{place:?}: one byte in the first buffer and two in the second");
+    }
 }
 
 #[test]
 fn any_chunking_and_any_advance() {
     let case = Case::start_rounds();
-    let (server, given) = giving(&case);
+    let giving = giving(&case);
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(500);
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let seen = std::cell::Cell::new(0_u32);
     let outcome = TestRunner::new(config).run(&prop::collection::vec(step(), 1..60), |steps| {
-        let mut peer = Peer::connect(server.addr());
-        let (mut input, output) = given.recv_timeout(SOON).unwrap();
-        run(&mut peer, &mut input, &steps);
-        // No TIME_WAIT for each of thousands of cases.
-        input.close_handle().reset();
-        drop((input, output));
-        seen.set(seen.get() + 1);
+        for place in PLACES {
+            let (input, output) = giving.run(place, &steps).unwrap_or_else(|| panic!("{place:?}: {steps:?}"));
+            // No TIME_WAIT for each of thousands of cases.
+            input.close_handle().reset();
+            drop((input, output));
+            seen.set(seen.get() + 1);
+        }
         Ok(())
     });
     assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
-    assert!(seen.get() >= cases);
+    assert!(seen.get() >= 3 * cases);
 }

@@ -5,6 +5,7 @@
 //!
 //! State: none. Thread class: reactor threads (WebSockets are tasks of the reactor).
 
+use crate::say::complain;
 use async_tungstenite::WebSocketStream;
 use async_tungstenite::tungstenite::handshake::derive_accept_key;
 use async_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -110,7 +111,7 @@ async fn websocket<R: Receive, W: Transmit>(State(app): State<App>, request: Req
         let Ok(upgraded) = upgraded.await else { return };
         let Ok(stream) = upgraded_stream::<R, W>(upgraded) else { return };
         if let Err(error) = echo(stream, app).await {
-            eprintln!("a WebSocket ended: {error}");
+            complain(format_args!("a WebSocket ended: {error}"));
         }
     })
     .detach();

@@ -85,6 +85,10 @@ async fn ask(
             answer.map(Either::Left)
         }
         Err(HttpClientError::Timeout { .. }) => refusal(StatusCode::GATEWAY_TIMEOUT, "the server behind is slow\n"),
+        // Not the server behind: the request's own body broke off, or was none.
+        Err(HttpClientError::Http { error, .. }) if error.is_user() => {
+            refusal(StatusCode::BAD_REQUEST, "the request's body is broken\n")
+        }
         Err(error) => {
             match &error {
                 HttpClientError::Connect(_) => upstream.is_down(&error),
@@ -133,7 +137,7 @@ fn passed_on<B: Body>(
     Ok(request)
 }
 
-/// Removes what belongs to one hop, and what `Connection` names as such.
+/// Removes what belongs to one hop, and what `Connection` names as such: of `Host` nobody may say that.
 fn without_one_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -141,6 +145,7 @@ fn without_one_hop(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|names| names.split(','))
         .filter_map(|name| name.trim().parse().ok())
+        .filter(|name| name != header::HOST)
         .collect();
     for name in named.iter().chain(&ONE_HOP) {
         headers.remove(name);
@@ -196,6 +201,19 @@ mod tests {
         assert_eq!(host("http://site:8/path", &[]), is("site:8"));
         assert_eq!(host("http://me:pw@site/path", &["other"]), is("site"));
         assert_eq!(host("/path", &["site", "other"]), Err(StatusCode::BAD_REQUEST));
+    }
+
+    /// Else a client could have the server behind take the request for one to itself, whatever host was asked for.
+    #[test]
+    fn a_host_is_no_matter_of_one_hop() {
+        let headers = passed(|request| {
+            let headers = request.headers_mut();
+            headers.insert(header::HOST, HeaderValue::from_static("site"));
+            headers.insert(header::CONNECTION, HeaderValue::from_static("Host, x-private"));
+            headers.insert("x-private", HeaderValue::from_static("1"));
+        });
+        let expected = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("site"))]);
+        assert_eq!(headers, Ok(expected));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! | file | job |
 //! |---|---|
 //! | `cli` | the options that every server sample takes |
-//! | `say` | a line on standard output |
+//! | `say` | a line on standard output or standard error, whoever reads it |
 //! | `server` | start, say what to type, stop at Ctrl-C, print the counters |
 //! | `heads` | how many requests end in the bytes received so far |
 //! | `http` | the loop that gives every request the same answer, and what answers look like |

@@ -1,4 +1,4 @@
-//! A line on standard output, where nobody may read any more.
+//! A line on standard output or standard error, where nobody may read any more.
 //!
 //! State: none. Thread class: any thread.
 
@@ -9,4 +9,9 @@ use std::io::{self, Write};
 /// serving, and still stops as it should.
 pub fn say(line: Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// The same on standard error, for what went wrong (`chat 2>&1 | head -1`).
+pub fn complain(line: Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

@@ -2,9 +2,10 @@
 //!
 //! State: one flag, so that each outage is told of once, however many clients meet it. Thread class: any thread.
 
+use crate::say::complain;
 use epoxide::{ConnectOptions, Connection, connect_with};
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -67,6 +68,6 @@ impl Upstream {
 
     /// To standard error; where nobody reads that any more, it ends nothing.
     pub fn say(&self, text: std::fmt::Arguments<'_>) {
-        let _ = writeln!(io::stderr(), "[{}] {text}", self.name);
+        complain(format_args!("[{}] {text}", self.name));
     }
 }

@@ -96,9 +96,11 @@ fn lines_reach_all_the_others_whole_and_in_order() {
     assert!(rest.contains("0 connections cut"), "{rest}");
 }
 
+/// As in `chat 2>&1 | head -1`: nobody reads that a guest is let go, and it is all the same.
 #[test]
 fn a_guest_that_does_not_read_is_let_go_and_a_long_line_too() {
-    let chat = Sample::start(CHAT, &["--backlog", "16"]);
+    let mut chat = Sample::start_heard(CHAT, &["--backlog", "16"]);
+    drop(chat.stderr());
     let (mut talker, mut listener, deaf) = (Guest::join(&chat), Guest::join(&chat), Guest::join(&chat));
     // What would move the cursor of a terminal does not get that far.
     talker.say("a\rb\x1b[2Jc\td\n");

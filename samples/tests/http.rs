@@ -46,15 +46,23 @@ fn http1_and_http2_answer_and_drain() {
 fn the_proxy_passes_on() {
     let behind = Sample::start(env!("CARGO_BIN_EXE_http1"), &["--body", "100000"]);
     let upstream = behind.addr.to_string();
-    let front = Sample::start(env!("CARGO_BIN_EXE_proxy"), &["--http", "--to", &upstream]);
+    let mut front = Sample::start_heard(env!("CARGO_BIN_EXE_proxy"), &["--http", "--to", &upstream]);
+    let mut complaints = front.stderr();
     for _ in 0..3 {
         let answer = ask(&front, &get("/"));
         assert!(answer.starts_with("HTTP/1.1 200") && answer.len() > 100_000, "{}", &answer[..20]);
     }
     assert!(ask(&front, &post("/echo", "text/plain", "there and back")).ends_with("there and back"));
+    // A body that is none: the client's fault, and nobody else is blamed for it.
+    let broken = "POST /echo HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\nnone\r\n";
+    let answer = ask(&front, broken);
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     behind.stop();
     assert!(ask(&front, &get("/")).starts_with("HTTP/1.1 502"));
     front.stop();
+    let mut said = String::new();
+    complaints.read_to_string(&mut said).unwrap();
+    assert!(said.lines().count() == 1 && said.contains("clients are turned away"), "{said}");
 }
 
 #[test]

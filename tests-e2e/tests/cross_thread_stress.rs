@@ -161,8 +161,8 @@ fn end(run: Run) {
     assert!(received == stream(seed, 0, received.len()) && received.len() <= down, "wrong bytes arrived: {case}");
     match how {
         How::InGoodOrder => {
-            assert_eq!((read, written, read_end, write_end), (up, down, None, None), "{case}");
-            assert_eq!((received.len(), ending), (down, Some(Ending::Eof)), "{case}");
+            let seen = (read, read_end, written, write_end, received.len(), ending);
+            assert_eq!(seen, (up, None, down, None, down, Some(Ending::Eof)), "{case}");
         }
         How::Close => {
             let ended = ending.expect("it reads to the end");

@@ -5,7 +5,8 @@
 use crate::config::{Live, Role, TlsConfig};
 use crate::context::Shared;
 use crate::error::TlsError;
-use crate::options::{Common, Pem, common_options};
+use crate::options::{Common, common_options};
+use crate::pem::Pem;
 use crate::resume::Sessions;
 use boring::x509::X509;
 use std::io;

@@ -10,7 +10,7 @@ use crate::error::{TlsError, words};
 use crate::ffi;
 use crate::handshake::Handshake;
 use crate::ktls::{Ktls, Uses, heard};
-use crate::options::Pem;
+use crate::pem::Pem;
 use crate::resume::{self, Sessions};
 use crate::server::{ServerBuilder, Tickets};
 use boring::error::ErrorStack;

@@ -100,6 +100,11 @@ impl Shared {
         keys: Option<&Arc<TicketKeys>>,
         table: Option<hosts::Table>,
     ) -> Result<SslContext, TlsError> {
+        if host.versions.max == TlsVersion::V1_2 && !self.checked.has_suite_for(&host.key) {
+            let reason =
+                format!("`{}`: none works with the certificate's key, and only TLS 1.2 is spoken", self.checked.tls12);
+            return Err(TlsError::config("suites", reason));
+        }
         let mut context = self.builder(host.versions)?;
         set_identity(&mut context, host.chain, &host.key, "certificate")?;
         context.set_options(SslOptions::CIPHER_SERVER_PREFERENCE);
@@ -114,6 +119,7 @@ impl Shared {
         }
         context.set_verify(verify_mode(host.auth));
         if host.auth != ClientAuth::Off {
+            check_names(&host.authorities)?;
             for authority in &host.authorities {
                 context.add_client_ca(authority).map_err(|error| refused("client_auth", &error))?;
             }
@@ -211,6 +217,24 @@ fn set_identity(
     }
     context.set_private_key(key).map_err(refuse)?;
     context.check_private_key().map_err(refuse)
+}
+
+/// Names of authorities that clients are told: they go into one extension of 64 KiB, beside others.
+const MAX_NAMES: usize = 60 * 1024;
+
+/// A server that asks for certificates says whose (RFC 8446, 4.2.4): with more names than fit no handshake would succeed.
+fn check_names(authorities: &[X509]) -> Result<(), TlsError> {
+    let mut bytes = 0;
+    for authority in authorities {
+        bytes += 2 + authority.subject_name().to_der().map_err(|error| refused("client_auth", &error))?.len();
+    }
+    if bytes > MAX_NAMES {
+        let n = authorities.len();
+        let reason =
+            format!("the names of {n} authorities have {bytes} bytes and are told to clients: at most {MAX_NAMES}");
+        return Err(TlsError::config("client_auth", reason));
+    }
+    Ok(())
 }
 
 fn store(authorities: Vec<X509>) -> Result<X509Store, ErrorStack> {

@@ -8,7 +8,8 @@
 //! are no good at another: each has its own session id context.
 
 use crate::error::TlsError;
-use crate::options::{ClientAuth, Pem, TlsVersion, Versions};
+use crate::options::{ClientAuth, TlsVersion, Versions};
+use crate::pem::Pem;
 use boring::error::ErrorStack;
 use boring::ssl::{NameType, SslContext, SslRef, SslVerifyMode};
 use std::collections::HashMap;
@@ -129,7 +130,8 @@ impl Table {
     /// At a ClientHello.
     pub(crate) fn apply(&self, ssl: &mut SslRef) -> Result<(), ErrorStack> {
         let name = ssl.servername(NameType::HOST_NAME).map(str::to_ascii_lowercase);
-        let staple = match name.and_then(|name| self.find(&name)) {
+        // A dot at its end (RFC 6066, 3 has none) makes it no other host, with laxer rules.
+        let staple = match name.and_then(|name| self.find(name.strip_suffix('.').unwrap_or(&name))) {
             None => &self.staple,
             Some(entry) => {
                 ssl.set_ssl_context(&entry.context)?;

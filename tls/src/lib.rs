@@ -38,7 +38,8 @@
 //! |---|---|---|
 //! | `config` | [`TlsConfig`]: accept, connect, reload | any thread |
 //! | `server`, `client` | the builders: every option, validated at construction | any thread |
-//! | `options` | what both have in common: PEM, versions, suites, protocol names | pure |
+//! | `options` | what both have in common: versions, suites, protocol names | pure |
+//! | `pem` | certificates and keys, from text or files | any thread |
 //! | `context` | BoringSSL contexts from options | any thread |
 //! | `hosts` | which certificate a server name gets | any thread |
 //! | `tickets` | keys of session tickets, and their rotation | any thread |
@@ -79,6 +80,7 @@ mod https;
 mod ktls;
 mod options;
 mod peek;
+mod pem;
 mod read_half;
 mod read_ops;
 mod resume;
@@ -103,7 +105,8 @@ pub use hosts::Host;
 #[cfg(feature = "hyper")]
 pub use https::{serve_https, serve_https_send};
 pub use ktls::Ktls;
-pub use options::{ClientAuth, Pem, TlsVersion};
+pub use options::{ClientAuth, TlsVersion};
+pub use pem::Pem;
 pub use read_half::TlsReadHalf;
 pub use read_ops::{TlsFlush, TlsRead, TlsReadMore, TlsReadSlice, TlsSendAll, TlsShutdown};
 pub use send_file::TlsSendFile;

@@ -1,117 +1,14 @@
-//! What server and client options have in common: PEM, versions, suites, protocol names.
+//! What server and client options have in common: versions, suites, protocol names.
 //!
-//! Job: read and check; every refusal names its option. State: none. Thread class: pure, but for reading files.
+//! Job: check; every refusal names its option. State: none. Thread class: pure.
 
-use crate::error::{TlsError, words};
+use crate::error::TlsError;
 use crate::ktls::Ktls;
-use boring::pkey::{PKey, Private};
+use boring::pkey::{Id, PKey, Private};
 use boring::ssl::SslVersion;
-use boring::x509::X509;
-use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// A certificate chain and its key may have this many bytes each, in PEM.
-const MAX_CHAIN: usize = 64 * 1024;
-/// A bundle of certificate authorities.
-const MAX_BUNDLE: usize = 16 * 1024 * 1024;
-
-/// PEM text, or a file that has it.
-///
-/// ```
-/// use epoxide_tls::Pem;
-///
-/// let file = Pem::path("/etc/app/chain.pem"); // read by `build()` and by every reload
-/// let text = Pem::text("-----BEGIN CERTIFICATE-----...");
-/// assert_eq!(format!("{file:?} {text:?}"), "Pem(/etc/app/chain.pem) Pem(the PEM text)"); // never the text
-/// ```
-#[derive(Clone, PartialEq, Eq)]
-pub struct Pem(Source);
-
-#[derive(Clone, PartialEq, Eq)]
-enum Source {
-    Path(PathBuf),
-    Text(String),
-}
-
-impl Pem {
-    /// A file, read by `build()` and again by every reload with this builder.
-    pub fn path(path: impl Into<PathBuf>) -> Self {
-        Self(Source::Path(path.into()))
-    }
-
-    /// The text itself.
-    pub fn text(text: impl Into<String>) -> Self {
-        Self(Source::Text(text.into()))
-    }
-
-    fn read(&self, option: &'static str, max: usize) -> Result<Cow<'_, [u8]>, TlsError> {
-        let bytes = match &self.0 {
-            Source::Text(text) => Cow::Borrowed(text.as_bytes()),
-            Source::Path(path) => {
-                let read = std::fs::read(path);
-                Cow::Owned(read.map_err(|error| TlsError::config(option, format!("{}: {error}", path.display())))?)
-            }
-        };
-        if bytes.len() > max {
-            return Err(TlsError::config(option, format!("{self} has {} bytes, at most {max}", bytes.len())));
-        }
-        Ok(bytes)
-    }
-
-    /// At least one certificate, all of them whole.
-    fn certificates(&self, option: &'static str, max: usize) -> Result<Vec<X509>, TlsError> {
-        let pem = self.read(option, max)?;
-        let found = X509::stack_from_pem(&pem)
-            .map_err(|error| TlsError::config(option, format!("{self} is torn or malformed: {}", words(&error))))?;
-        // BoringSSL skips what it does not know as PEM: a count shows a block that it did not see.
-        let begun = pem.windows(BEGIN.len()).filter(|window| *window == BEGIN).count();
-        if found.is_empty() || found.len() < begun {
-            let reason = format!("{self} begins {begun} certificates and has {} whole ones", found.len());
-            return Err(TlsError::config(option, reason));
-        }
-        Ok(found)
-    }
-
-    /// A chain, leaf first.
-    pub(crate) fn chain(&self, option: &'static str) -> Result<Vec<X509>, TlsError> {
-        self.certificates(option, MAX_CHAIN)
-    }
-
-    /// Certificate authorities.
-    pub(crate) fn bundle(&self, option: &'static str) -> Result<Vec<X509>, TlsError> {
-        self.certificates(option, MAX_BUNDLE)
-    }
-
-    /// A private key without a passphrase.
-    pub(crate) fn key(&self, option: &'static str) -> Result<PKey<Private>, TlsError> {
-        let pem = self.read(option, MAX_CHAIN)?;
-        PKey::private_key_from_pem(&pem).map_err(|error| {
-            let words = words(&error);
-            let hint = if words.contains("PASSWORD") { " (a key with a passphrase is not supported)" } else { "" };
-            TlsError::config(option, format!("{self} has no private key that can be read: {words}{hint}"))
-        })
-    }
-}
-
-const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
-
-impl fmt::Display for Pem {
-    /// The path; never the text.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Source::Path(path) => write!(f, "{}", path.display()),
-            Source::Text(_) => f.write_str("the PEM text"),
-        }
-    }
-}
-
-impl fmt::Debug for Pem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pem({self})")
-    }
-}
 
 /// A protocol version. Older ones are not spoken.
 ///
@@ -243,6 +140,13 @@ impl Checked {
     }
 }
 
+impl Checked {
+    /// Is there a suite of TLS 1.2 for a certificate with this key? (Those of 1.3 are for any.)
+    pub(crate) fn has_suite_for(&self, key: &PKey<Private>) -> bool {
+        self.tls12.contains(if key.id() == Id::RSA { "-RSA-" } else { "-ECDSA-" })
+    }
+}
+
 impl Default for Common {
     fn default() -> Self {
         Self {
@@ -267,13 +171,14 @@ impl Common {
         let lowest = if has(TlsVersion::V1_2) { TlsVersion::V1_2 } else { TlsVersion::V1_3 };
         let highest = if has(TlsVersion::V1_3) { TlsVersion::V1_3 } else { TlsVersion::V1_2 };
         let versions = Versions { min: self.min_version.unwrap_or(lowest), max: self.max_version.unwrap_or(highest) };
-        if versions.min > versions.max {
-            return Err(TlsError::config("min_version", format!("{} is above {}", versions.min, versions.max)));
-        }
+        // First, so that the option that was given is the one that is named.
         for (option, version) in [("min_version", versions.min), ("max_version", versions.max)] {
             if !has(version) {
                 return Err(TlsError::config(option, format!("{version}: `suites` lists none of that version")));
             }
+        }
+        if versions.min > versions.max {
+            return Err(TlsError::config("min_version", format!("{} is above {}", versions.min, versions.max)));
         }
         if self.max_handshakes == 0 {
             return Err(TlsError::config("max_handshakes", "must be at least 1"));

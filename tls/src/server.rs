@@ -6,7 +6,8 @@ use crate::config::{Live, Role, TlsConfig};
 use crate::context::{HostParts, Shared, verify_mode};
 use crate::error::TlsError;
 use crate::hosts::{Entry, Host, Table, table_name};
-use crate::options::{ClientAuth, Common, Pem, Versions, common_options};
+use crate::options::{ClientAuth, Common, Versions, common_options};
+use crate::pem::Pem;
 use crate::tickets::TicketKeys;
 use boring::sha::Sha256;
 use boring::x509::X509;
@@ -51,8 +52,8 @@ impl ServerBuilder {
 
     common_options!();
 
-    /// A host with a certificate of its own: for clients that ask for `name` (SNI), in any case of its letters. `*.name` is
-    /// for any one label before it; an exact name wins. Clients that ask for no name or another one get the default
+    /// A host with a certificate of its own: for clients that ask for `name` (SNI), in any case of its letters, also with a
+    /// dot at its end. `*.name` is for any one label before it; an exact name wins. Clients that ask for no name or another one get the default
     /// certificate and the server's own options.
     ///
     /// A host decides who may connect under its name. What a client then asks for in HTTP's `Host` is for the handler to
@@ -64,7 +65,7 @@ impl ServerBuilder {
     }
 
     /// Asks clients for a certificate of one of these authorities; [`ClientAuth::Required`] refuses those without. No
-    /// revocation is checked. Default: does not ask.
+    /// revocation is checked. Clients are told the authorities' names, which may have 60 KiB. Default: does not ask.
     #[must_use]
     pub fn client_auth(mut self, auth: ClientAuth, authorities: Pem) -> Self {
         self.default.auth = Some((auth, Some(authorities)));

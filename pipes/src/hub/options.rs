@@ -142,7 +142,8 @@ pub enum Policy {
     /// reset after [`HubOptions::grace`].
     Disconnect(Bytes),
     /// After all others were served, those without room are waited for, this long together; then they miss the frame.
-    /// [`Hub::broadcast`](crate::Hub::broadcast) does not wait on threads of a runtime; [`Hub::broadcast_paced`](crate::Hub::broadcast_paced) waits anywhere.
+    /// [`Hub::broadcast`](crate::Hub::broadcast) does not wait on threads of a runtime, nor on those that have entered one;
+    /// [`Hub::broadcast_paced`](crate::Hub::broadcast_paced) waits anywhere.
     Block(Duration),
     /// The function decides, after all members were tried, without any lock of the hub. A panic in it counts as
     /// [`Verdict::Disconnect`].

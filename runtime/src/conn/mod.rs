@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `connection` | the whole connection: a read half and a write half in one | any thread |
 //! | `read_half` | when to recv, when to park | any thread |
+//! | `input_end` | whether no bytes mean a FIN or a reset | pure |
 //! | `probe` | whether a recv before a park pays | any thread |
 //! | `read_ops` | the read family: named futures | any thread |
 //! | `write_half` | staging | any thread |
@@ -54,6 +55,9 @@ pub(crate) mod flush_word;
 #[cfg(all(test, loom))]
 mod flush_word_loom;
 pub(crate) mod frames;
+mod input_end;
+#[cfg(all(test, loom))]
+mod input_end_loom;
 pub(crate) mod kernel_tx;
 pub(crate) mod layer;
 #[cfg(all(test, loom))]

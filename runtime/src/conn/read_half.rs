@@ -8,6 +8,7 @@ use crate::buf::{BufPool, RecvBuf};
 use crate::conn::body::{Body, ends};
 use crate::conn::deadline;
 use crate::conn::ending::Held;
+use crate::conn::input_end::is_untold_reset;
 use crate::conn::layer;
 use crate::conn::probe::Probe;
 use crate::conn::read_word::{Look, Waiter};
@@ -36,7 +37,7 @@ pub struct ReadHalf {
     pub(crate) body: Held,
     pub(crate) pool: &'static BufPool,
     /// The last recv does not prove that the socket is drained: it filled its space, was a peek, or the connection
-    /// is sticky. Recv before parking.
+    /// is sticky; or somebody asks for a look. Recv before parking.
     pub(crate) more: bool,
     /// Reads in a row that a reactor thread may still complete before others get their turn.
     streak: u32,
@@ -360,13 +361,10 @@ impl ReadHalf {
         let body = &*self.body;
         // Once ended, looking again finds the same: the socket stays at its end.
         self.more = true;
-        // The flush word first: a sender stores the reason before it leaves Flushing.
-        let in_flight = body.flush.is_flushing();
-        if in_flight && body.reason().is_none() && body.tcp {
-            // It may have met the error and not stored it yet: ask the kernel.
-            if matches!(sys::socket::tcp_state(body.as_fd()), Ok(sys::socket::CLOSE)) {
-                body.store_reason(CloseReason::PeerReset { errno: sys::errno::ECONNRESET });
-            }
+        // Before the reason is read: a sender stores it before it leaves Flushing.
+        let is_closed = || matches!(sys::socket::tcp_state(body.as_fd()), Ok(sys::socket::CLOSE));
+        if body.tcp && is_untold_reset(&body.flush, is_closed) {
+            body.store_reason(CloseReason::PeerReset { errno: sys::errno::ECONNRESET });
         }
         match body.reason() {
             Some(reason) => Err(reason.into()),

@@ -99,6 +99,13 @@ impl ReadHalf {
         self.poll_slice(cx, space, true)
     }
 
+    /// For the HTTP client: the next read asks the socket before it waits, also where the reactor has told of nothing. An
+    /// end that has arrived may not have been told yet.
+    #[doc(hidden)]
+    pub fn ask_socket(&mut self) {
+        self.more = true;
+    }
+
     /// For code that reads by the poll forms: a new wait begins here, so that time in which nobody waited, because an
     /// earlier read was given up, does not count for `read_timeout`. The futures call it themselves.
     pub fn begin_wait(&mut self) {

@@ -7,6 +7,7 @@
 use clap::Parser;
 use epoxide::{Connection, ReadHalf, Refusal, SendOutcome, SharedLimits, SharedWriter};
 use epoxide_samples::cli::ServerArgs;
+use epoxide_samples::say::complain;
 use epoxide_samples::server;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,7 +81,7 @@ impl Room {
                 // Its own handler notices and leaves.
                 SendOutcome::Refused(Refusal::Closed(_), _) => {}
                 SendOutcome::Refused(why, _) => {
-                    eprintln!("[chat] guest {} is let go: {why}", member.name);
+                    complain(format_args!("[chat] guest {} is let go: {why}", member.name));
                     member.writer.close_handle().reset();
                 }
             }
@@ -113,7 +114,7 @@ fn main() -> io::Result<()> {
     })?;
     drop(over);
     if announcer.is_some_and(|thread| thread.join().is_err()) {
-        eprintln!("[chat] the announcer panicked");
+        complain(format_args!("[chat] the announcer panicked"));
     }
     Ok(())
 }

@@ -5,9 +5,12 @@ use crate::servers::{World, answer_requests, serve, serve_prepared};
 use epoxide::{CloseReason, layer};
 use epoxide_tests_e2e::{Case, Peer, PeerOptions, Unconnected, wait_until};
 use epoxide_tls::TlsError;
+use std::future::Future;
 use std::io::ErrorKind;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -139,6 +142,41 @@ fn one_handshake_too_many_is_reset_and_counted() {
     drop(silent);
     assert!(wait_until(HANG, || config.handshakes() == 0));
     assert_served(server.addr(), &context);
+}
+
+/// A handshake that is dropped, wherever it is, gives its place back at both ends and harms nobody.
+#[test]
+fn a_dropped_handshake_gives_its_place_back() {
+    let case = Case::start();
+    let world = World::new();
+    let config = world.options().max_handshakes(2).build().unwrap();
+    let (server, _ends) = serve(&case, &config, answer_requests);
+    let client = world.client().build().unwrap();
+    let (mut cut, mut done) = (0, 0);
+    for polls in (0..8).cycle().take(40) {
+        epoxide::block_on(async {
+            let conn = epoxide::connect(server.addr()).await.unwrap();
+            let mut shaking = client.connect_over(conn, "localhost");
+            let mut left = polls;
+            std::future::poll_fn(|cx| {
+                if left == 0 {
+                    cut += 1;
+                    return Poll::Ready(());
+                }
+                left -= 1;
+                Pin::new(&mut shaking).poll(cx).map(|made| {
+                    done += 1;
+                    drop(made.unwrap());
+                })
+            })
+            .await;
+        });
+        assert_eq!(client.handshakes(), 0);
+        assert!(wait_until(HANG, || config.handshakes() == 0));
+    }
+    assert!(cut > 0 && done > 0, "vacuity: {cut} were cut, {done} were done");
+    assert_served(server.addr(), &client::context(&world.authority, |_| {}));
+    assert_eq!(config.refused_handshakes(), 0);
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn each_name_gets_its_own_certificate() {
         (Some("a.example"), "a.example"),
         (Some("B.EXAMPLE"), "b.example"),
         (Some("x.example"), "any.example"),
+        (Some("a.example."), "a.example"),
         (Some("x.y.example"), "localhost"),
         (Some("unknown"), "localhost"),
         (None, "localhost"),

@@ -4,8 +4,10 @@ mod basics;
 mod certs;
 mod client;
 mod cuts;
+mod egress;
 mod endings;
 mod flushes;
+mod forms;
 mod handshakes;
 mod hosts;
 #[cfg(feature = "hyper")]

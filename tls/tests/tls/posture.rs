@@ -1,6 +1,6 @@
 //! What is spoken and what is refused: versions, suites, protocol names; and bad options at construction.
 
-use crate::certs::{Identity, rsa_key};
+use crate::certs::{Identity, authority, rsa_key};
 use crate::client::{self, GET, ask, assert_served, try_connect};
 use crate::servers::{World, answer_requests, serve};
 use boring::ssl::{SslContext, SslVersion};
@@ -123,6 +123,10 @@ fn bad_options_are_refused_by_name() {
     let other = world.authority.issue("other");
     let with_password = world.server.key.private_key_to_pem_pkcs8_passphrase(Cipher::aes_128_cbc(), b"secret").unwrap();
     let torn = format!("{}{}", world.authority.chain_text(), &world.authority.chain_text()[..200]);
+    let twice = |second: String| format!("{}{second}", world.authority.chain_text());
+    let no_first_line = twice(world.authority.chain_text().replace("-----BEGIN", "----BEGIN"));
+    let trusted = twice(world.authority.chain_text().replace("CERTIFICATE", "TRUSTED CERTIFICATE"));
+    let crowd = authority(&"o".repeat(60)).chain_text().repeat(1000);
     let long = world.server.chain_text().repeat(200);
     let rsa = Identity { certificate: world.server.certificate.clone(), key: rsa_key() };
     let server = |chain: &str, key: &str| TlsConfig::server(Pem::text(chain), Pem::text(key));
@@ -138,6 +142,8 @@ fn bad_options_are_refused_by_name() {
         ("certificate", "KEY_TYPE_MISMATCH", server(&chain, &rsa.key_text())),
         ("certificate", "at most 65536", server(&long, &key)),
         ("certificate", "No such file", TlsConfig::server(Pem::path("/nowhere/chain.pem"), Pem::text(&key))),
+        ("certificate", "at most 65536", TlsConfig::server(Pem::path("/dev/zero"), Pem::text(&key))),
+        ("suites", "the certificate's key", world.options().suites(["ECDHE-RSA-AES128-GCM-SHA256"])),
         ("suites", "empty", world.options().suites(Vec::<String>::new())),
         ("suites", "TLS_AES_128_GCM_SHA265", world.options().suites(["TLS_AES_128_GCM_SHA265"])),
         ("suites", "AES128-SHA", world.options().suites(["AES128-SHA"])),
@@ -153,11 +159,22 @@ fn bad_options_are_refused_by_name() {
             world.options().suites(["ECDHE-RSA-AES128-GCM-SHA256"]).max_version(TlsVersion::V1_3),
         ),
         ("min_version", "above", world.options().min_version(TlsVersion::V1_3).max_version(TlsVersion::V1_2)),
+        // The option that was given is named, not the other end of the range.
+        ("max_version", "TLS 1.2", world.options().suites(["TLS_AES_128_GCM_SHA256"]).max_version(TlsVersion::V1_2)),
+        (
+            "min_version",
+            "TLS 1.3",
+            world.options().suites(["ECDHE-ECDSA-AES128-GCM-SHA256"]).min_version(TlsVersion::V1_3),
+        ),
         ("alpn", "list is empty", world.options().alpn(Vec::<String>::new())),
         ("alpn", "name is empty", world.options().alpn([""])),
         ("alpn", "at most 255", world.options().alpn(["x".repeat(256)])),
         ("client_auth", "begins 0", world.options().client_auth(ClientAuth::Required, Pem::text(""))),
         ("client_auth", "torn", world.options().client_auth(ClientAuth::Optional, Pem::text(&torn))),
+        // Left out, an authority would be missed by nobody but its clients.
+        ("client_auth", "has 1 whole", world.options().client_auth(ClientAuth::Optional, Pem::text(&no_first_line))),
+        ("client_auth", "has 1 whole", world.options().client_auth(ClientAuth::Optional, Pem::text(&trusted))),
+        ("client_auth", "of 1000 authorities", world.options().client_auth(ClientAuth::Optional, Pem::text(&crowd))),
         ("host", "blank", world.options().host(" ", host())),
         ("host", "not an ASCII", world.options().host("\u{168}2", host())),
         ("host", "twice", world.options().host("a.example", host()).host("A.Example", host())),

@@ -5,6 +5,7 @@ use crate::ours::ask_once;
 use crate::servers::{World, answer_requests, serve};
 use epoxide_tests_e2e::Case;
 use epoxide_tls::{ClientAuth, Host, Pem, TlsVersion};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn a_new_certificate_serves_new_connections_and_tickets_stay_good() {
@@ -36,6 +37,51 @@ fn a_new_certificate_serves_new_connections_and_tickets_stay_good() {
         config.reload(&renewed.options()).unwrap();
         assert!(ask_once(&resuming, server.addr(), "localhost").unwrap().resumed());
     }
+}
+
+/// Handshakes of both versions, resumed and not, while what they are made with is replaced: none fails.
+#[test]
+fn handshakes_go_on_while_the_configuration_is_reloaded() {
+    let case = Case::start();
+    let world = World::new();
+    let config = world.options().build().unwrap();
+    let (server, ends) = serve(&case, &config, answer_requests);
+    let over = AtomicBool::new(false);
+    let (mut reloads, mut resumed) = (0, 0);
+    std::thread::scope(|scope| {
+        let clients = [TlsVersion::V1_2, TlsVersion::V1_3].map(|version| {
+            let (world, over, server) = (&world, &over, &server);
+            scope.spawn(move || {
+                let client = world.client().max_version(version).build().unwrap();
+                let mut resumed = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let facts = ask_once(&client, server.addr(), "localhost").unwrap();
+                    assert_eq!(facts.version(), version);
+                    resumed += usize::from(facts.resumed());
+                }
+                resumed
+            })
+        });
+        let host = || Host::new(world.server.chain(), world.server.key());
+        let mut served = 0;
+        while served < 100 {
+            let options = world.options();
+            let options = match reloads % 4 {
+                0 => options.client_auth(ClientAuth::Optional, world.authority.chain()),
+                1 => options.resumption(false),
+                2 => options.host("other.example", host()),
+                _ => options,
+            };
+            config.reload(&options).unwrap();
+            reloads += 1;
+            ends.recv_timeout(HANG).unwrap().unwrap();
+            served += 1 + ends.try_iter().map(Result::unwrap).count();
+        }
+        over.store(true, Ordering::Relaxed);
+        resumed += clients.map(|client| client.join().unwrap()).iter().sum::<usize>();
+    });
+    assert!(reloads > 3, "vacuity: {reloads} reloads, {resumed} resumed");
+    assert_eq!(config.handshakes(), 0);
 }
 
 #[test]

@@ -80,7 +80,17 @@ where
     serve_prepared(case, config, |_| {}, handler)
 }
 
-/// The same; `prepare` sees each connection before the handshake.
+/// A server with the default options that hands its sessions out.
+pub(crate) fn give_away(case: &Case, world: &World) -> (Server, Receiver<TlsConnection>) {
+    let (give, given) = channel();
+    let (server, _ends) = serve(case, &world.options().build().unwrap(), move |conn| {
+        give.send(conn).unwrap();
+        async { Ok(()) }
+    });
+    (server, given)
+}
+
+/// The same as [`serve`]; `prepare` sees each connection before the handshake.
 pub(crate) fn serve_prepared<F, Fut>(
     case: &Case,
     config: &TlsConfig,

@@ -10,12 +10,13 @@ use std::io::{Read, Write};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-const PUBLISHERS: usize = 4;
-const CLIENTS: usize = 8;
-const FRAMES: usize = 300;
-const LEN: usize = 3000;
+pub(crate) const PUBLISHERS: usize = 4;
+pub(crate) const CLIENTS: usize = 32;
+/// Of each publisher.
+pub(crate) const FRAMES: usize = 100;
+pub(crate) const LEN: usize = 8192;
 
-fn roomy() -> SharedLimits {
+pub(crate) fn roomy() -> SharedLimits {
     SharedLimits { frames: usize::MAX, bytes: usize::MAX, age: Duration::ZERO, ..SharedLimits::default() }
 }
 
@@ -28,7 +29,8 @@ fn sharing(case: &Case, world: &World, limits: SharedLimits) -> (Server, Receive
     (server, given)
 }
 
-fn frame(publisher: usize, seq: usize) -> Vec<u8> {
+/// Publisher, sequence number, and a body that depends on both.
+pub(crate) fn frame(publisher: usize, seq: usize) -> Vec<u8> {
     let mut frame = vec![publisher as u8];
     frame.extend_from_slice(&(seq as u32).to_be_bytes());
     frame.extend((5..LEN).map(|j| (publisher * 41 + seq * 7 + j * 3) as u8));
@@ -37,7 +39,7 @@ fn frame(publisher: usize, seq: usize) -> Vec<u8> {
 
 #[test]
 fn four_publishers_to_many_clients_cut_and_lose_nothing() {
-    let case = Case::start();
+    let case = Case::start_rounds();
     let world = World::new();
     let (server, given) = sharing(&case, &world, roomy());
     let context = client::context(&world.authority, |_| {});

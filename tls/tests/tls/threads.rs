@@ -1,7 +1,7 @@
 //! One session from two threads at once: reads decrypt while flushes encrypt.
 
 use crate::client::{self, HANG};
-use crate::servers::{World, serve};
+use crate::servers::{World, give_away, serve};
 use epoxide_tests_e2e::{Case, block_within, moved_to_workers, rounds, wait_until};
 use epoxide_tls::{TlsConnection, TlsReadHalf, TlsVersion, TlsWriteHalf};
 use std::io;
@@ -192,11 +192,7 @@ fn a_reader_of_a_session_can_be_dropped_while_another_thread_writes() {
 fn a_cancelled_read_loses_nothing() {
     let case = Case::start();
     let world = World::new();
-    let (give, given) = channel();
-    let (server, _ends) = serve(&case, &world.options().build().unwrap(), move |conn| {
-        give.send(conn).unwrap();
-        async { Ok(()) }
-    });
+    let (server, given) = give_away(&case, &world);
     let mut client = client::connect(server.addr(), &client::context(&world.authority, |_| {}));
     let mut conn = given.recv_timeout(HANG).unwrap();
     let parker = epoxide_tests_e2e::Parker::new();

@@ -164,7 +164,7 @@ where
                 Some(link) => (link, true),
                 None => (self.connect(&host, port, &key).await?, false),
             };
-            link.wait.begin();
+            link.wait.begin(reused);
             let answer = link.sender.try_send_request(request);
             let limit = self.inner.options.response_timeout;
             let result = if limit.is_zero() {

@@ -1,8 +1,10 @@
 //! What a client's connection reads and writes through.
 //!
 //! Job: hold the connection's read clock while an answer's head is waited for, which has a clock of its own
-//! (`response_timeout`); bodies and idle connections are under the read clock. State owned: the stream; one guard, shared
-//! with whoever waits for the head. Thread class: the connection's task writes, any thread asks. Laws kept: 10 (the mutex
+//! (`response_timeout`); bodies and idle connections are under the read clock. And look at the socket once before a request
+//! goes out on a connection that was idle: the server's end may be there and not told yet. hyper reads before it takes a
+//! request, so a request that meets an end is given back whole. State owned: the stream; one guard and the flags of a wait,
+//! shared with whoever waits for the head. Thread class: the connection's task writes, any thread asks. Laws kept: 10 (the mutex
 //! guards no user code).
 
 use crate::ByteStream;
@@ -20,6 +22,8 @@ pub(super) struct HeadWait(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     waits: bool,
+    /// The socket is to be asked before the request is written.
+    looks: bool,
     clock: Option<ReadTimeoutSuspended>,
 }
 
@@ -28,9 +32,14 @@ impl HeadWait {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request is about to be written.
-    pub(super) fn begin(&self) {
-        self.lock().waits = true;
+    /// A request is about to be written, to a connection that was idle if it is `reused`.
+    pub(super) fn begin(&self, reused: bool) {
+        let mut state = self.lock();
+        (state.waits, state.looks) = (true, reused);
+    }
+
+    fn takes_look(&self) -> bool {
+        std::mem::take(&mut self.lock().looks)
     }
 
     /// The head came, or nobody waits for it any more: from now on the read clock counts.
@@ -64,6 +73,9 @@ impl ClientIo {
 
 impl Read for ClientIo {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        if self.wait.takes_look() {
+            self.stream.input.half.ask_socket();
+        }
         Read::poll_read(Pin::new(&mut self.stream), cx, buf)
     }
 }

@@ -1,11 +1,13 @@
 //! Permits, and who waits for one, first come first served.
 //!
 //! Job: a counting semaphore for `poll_ready`. State owned: the count and the wakers, under one mutex that guards no user
-//! code. Thread class: any thread. Laws kept: 10 (a waker is cloned before the lock, woken and dropped after it).
+//! code. Thread class: any thread. Laws kept: 10 (a waker is cloned before the lock, woken and dropped after it; its panic
+//! is not that of the call which ends).
 //!
 //! A permit that comes back is handed to the first waiter (it is marked in `waiting`), not put up for whoever comes
 //! first; a waiter that leaves passes on what it was handed. Every step is under the mutex, so none is lost.
 
+use crate::quiet::wake_all;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -50,9 +52,7 @@ impl Permits {
 
     fn give_back(&self) {
         let waker = self.lock().release();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake_all(waker);
     }
 }
 
@@ -116,9 +116,7 @@ impl Drop for Ticket {
         let next = if left.is_none() { state.release() } else { None };
         drop(state);
         drop(left);
-        if let Some(next) = next {
-            next.wake();
-        }
+        wake_all(next);
     }
 }
 
@@ -170,6 +168,22 @@ mod tests {
     }
 
     /// More threads than permits: everybody gets through, and never are more in than permits.
+    #[test]
+    fn the_panic_of_a_waker_is_not_that_of_the_call_that_ends() {
+        struct Rude;
+        impl std::task::Wake for Rude {
+            fn wake(self: Arc<Self>) {
+                panic!("provoked on purpose");
+            }
+        }
+        let permits = Permits::new(1);
+        let held = take(&mut Ticket::new(&permits)).expect("one is free");
+        let mut waiting = Ticket::new(&permits);
+        assert!(waiting.poll(&Waker::from(Arc::new(Rude))).is_pending());
+        drop(held);
+        assert!(take(&mut waiting).is_some(), "handed over all the same");
+    }
+
     #[test]
     fn threads_share_them() {
         use std::sync::atomic::{AtomicUsize, Ordering};
