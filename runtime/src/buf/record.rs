@@ -15,6 +15,9 @@ use crate::sys;
 
 /// What has to happen behind a record before anything else goes out, the FIN included.
 pub(crate) trait Behind: Send + Sync {
+    /// The record is about to be given to the kernel, perhaps not for the first time.
+    fn leaving(&self) {}
+
     /// The record is with the kernel. `uncounted`: bytes that the kernel took in this send, its own among them, and that
     /// `Body::accepted` does not hold yet. Asked again until it is done.
     ///
@@ -68,6 +71,9 @@ impl Record {
     pub(super) fn send(&mut self, fd: BorrowedFd<'_>, uncounted: usize) -> Result<usize, SendEnd> {
         let len = self.body.len();
         if !self.sent {
+            if let Some(behind) = &self.behind {
+                behind.leaving();
+            }
             match sys::ktls::send_record(fd, self.kind, &self.body) {
                 Ok(n) if n == len => self.sent = true,
                 // Its rest would be another record.

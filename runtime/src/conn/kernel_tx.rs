@@ -113,6 +113,10 @@ impl Renew {
 }
 
 impl Behind for Renew {
+    fn leaving(&self) {
+        self.keys.leaving();
+    }
+
     fn settle(&self, fd: BorrowedFd<'_>, _uncounted: usize) -> io::Result<Settled> {
         let keys = self.keys.keys();
         // Without the count a close_notify is sent as if nothing were held back.
@@ -121,7 +125,6 @@ impl Behind for Renew {
             Ok(()) => {
                 let first = self.tx.first.swap(keys.sequence, Ordering::Relaxed);
                 self.tx.earlier.fetch_add(next.unwrap_or(first).wrapping_sub(first), Ordering::Relaxed);
-                self.keys.installed();
                 Ok(Settled::Done)
             }
             // Not yet: the peer knows, so the record must not go out again, and nothing may pass it.
@@ -148,27 +151,35 @@ mod tests {
         KernelKeys { tls13, cipher, key: &KEY, nonce: [0; 12], sequence: 0 }
     }
 
-    #[derive(Default)]
-    struct Installed(AtomicUsize);
+    struct Renewed {
+        peer: UnixStream,
+        /// Bytes that the peer had when it was told that the message leaves.
+        had: AtomicUsize,
+    }
 
-    impl NewKeys for Installed {
+    impl NewKeys for Renewed {
         fn keys(&self) -> KernelKeys<'_> {
             keys(true, KernelCipher::Aes128Gcm)
         }
 
-        fn installed(&self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
+        fn leaving(&self) {
+            self.had.store(sys::io::peek(self.peer.as_fd(), &mut [0; 32]).unwrap(), Ordering::Relaxed);
         }
     }
 
     thread_local! {
         /// What the kernel answers next; none: it takes the keys.
         static ANSWERS: Cell<&'static [i32]> = const { Cell::new(&[]) };
+        /// How often it took them.
+        static TAKEN: Cell<usize> = const { Cell::new(0) };
     }
 
     fn answer(_: BorrowedFd<'_>, _: &KernelKeys<'_>) -> io::Result<()> {
         match ANSWERS.get() {
-            [] => Ok(()),
+            [] => {
+                TAKEN.set(TAKEN.get() + 1);
+                Ok(())
+            }
             [errno, later @ ..] => {
                 ANSWERS.set(later);
                 Err(io::Error::from_raw_os_error(*errno))
@@ -176,9 +187,10 @@ mod tests {
         }
     }
 
-    /// A KeyUpdate and data behind it, to a kernel that answers so when it is to take the keys.
-    fn renewing(answers: &'static [i32]) -> (Outgoing, Arc<Installed>) {
+    /// A KeyUpdate and data behind it for the peer, to a kernel that answers so when it is to take the keys.
+    fn renewing(peer: &UnixStream, answers: &'static [i32]) -> (Outgoing, Arc<Renewed>) {
         ANSWERS.set(answers);
+        TAKEN.set(0);
         let tx = KernelTx {
             body: Weak::new(),
             cipher: KernelCipher::Aes128Gcm,
@@ -187,28 +199,30 @@ mod tests {
             first: AtomicU64::new(0),
             earlier: AtomicU64::new(0),
         };
-        let installed = Arc::new(Installed::default());
-        let renew = Renew { tx: Arc::new(tx), keys: installed.clone(), install: answer };
+        let renewed = Arc::new(Renewed { peer: peer.try_clone().unwrap(), had: AtomicUsize::new(0) });
+        let renew = Renew { tx: Arc::new(tx), keys: renewed.clone(), install: answer };
         let mut out = Outgoing::new();
         out.stage(b"before");
         out.stage_record(22, Bytes::from_static(b"KeyUpdate"), Some(Arc::new(renew)));
         out.stage(b"after");
-        (out, installed)
+        (out, renewed)
     }
 
     /// A socket that is not the kernel's TLS sends a record's bytes as they are.
     #[test]
     fn keys_that_the_kernel_does_not_take_yet_are_given_again_and_their_message_is_not() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (mut out, installed) = renewing(&[EAGAIN, EAGAIN]);
+        let (mut out, renewed) = renewing(&theirs, &[EAGAIN, EAGAIN]);
         for _ in 0..2 {
             let sent = out.send(ours.as_fd(), usize::MAX);
             assert!(matches!(sent.end, SendEnd::Blocked), "{sent:?}");
-            assert_eq!((out.len(), installed.0.load(Ordering::Relaxed)), (14, 0), "nothing passes it");
+            assert_eq!((out.len(), TAKEN.get()), (14, 0), "nothing passes it");
         }
         let sent = out.send(ours.as_fd(), usize::MAX);
         assert!(matches!(sent, Sent { bytes: 14, end: SendEnd::Empty, .. }), "{sent:?}");
-        assert_eq!(installed.0.load(Ordering::Relaxed), 1);
+        assert_eq!(TAKEN.get(), 1);
+        // Said before it left: what the peer asks because of it is no longer answered by it.
+        assert_eq!(renewed.had.load(Ordering::Relaxed), "before".len());
         drop(ours);
         let mut all = String::new();
         theirs.read_to_string(&mut all).unwrap();
@@ -218,10 +232,10 @@ mod tests {
     #[test]
     fn keys_that_the_kernel_refuses_end_the_connection_and_nothing_follows() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (mut out, installed) = renewing(&[ENOMEM]);
+        let (mut out, _) = renewing(&theirs, &[ENOMEM]);
         let sent = out.send(ours.as_fd(), usize::MAX);
         assert!(matches!(&sent.end, SendEnd::Error(error) if error.kind() == ErrorKind::OutOfMemory), "{sent:?}");
-        assert_eq!(installed.0.load(Ordering::Relaxed), 0);
+        assert_eq!(TAKEN.get(), 0);
         drop(ours);
         let mut all = String::new();
         theirs.read_to_string(&mut all).unwrap();
@@ -247,9 +261,9 @@ mod tests {
     /// Where the kernel does not tell, nothing waits for ever.
     #[test]
     fn a_socket_that_does_not_tell_holds_nothing_back() {
-        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
         assert!(sys::ktls::next_record(ours.as_fd(), KernelCipher::Aes128Gcm).is_err());
-        let (mut out, _) = renewing(&[]);
+        let (mut out, _) = renewing(&theirs, &[]);
         let mut last = Outgoing::new();
         let tx = KernelTx {
             body: Weak::new(),

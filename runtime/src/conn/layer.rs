@@ -278,6 +278,19 @@ pub(crate) fn is_before_record(body: &Body, error: &io::Error) -> bool {
     error.raw_os_error() == Some(errno::EIO) && body.has_ended(ends::RECORDS)
 }
 
+/// Nothing was received. A kernel that decrypts says so also where data of no bytes came before a record of another kind: at
+/// the FIN it says so again, else the record is next.
+#[cold]
+pub(crate) fn nothing_received(body: &Body) -> io::Result<usize> {
+    if body.has_ended(ends::RECORDS)
+        && let Err(error) = sys::io::peek(body.as_fd(), &mut [0])
+        && is_before_record(body, &error)
+    {
+        return Err(error);
+    }
+    Ok(0)
+}
+
 #[derive(Debug)]
 struct RecordAhead;
 

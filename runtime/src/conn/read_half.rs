@@ -314,7 +314,7 @@ impl ReadHalf {
     /// The recv brought nothing: the end, or an error. `None`: nothing was there.
     #[cold]
     fn not_received<T>(&mut self, result: io::Result<usize>) -> Option<io::Result<Option<T>>> {
-        match result {
+        match result.and_then(|_| layer::nothing_received(&self.body)) {
             Ok(_) => {
                 self.body.home.count(Count::Reads, 1);
                 Some(self.end_of_input())

@@ -188,8 +188,12 @@ mod tests {
     /// Both threads are held by the answers that they are about to give, so that nothing leaves the queue.
     #[test]
     fn past_the_limit_a_look_up_fails_at_once_and_those_given_up_are_skipped() {
-        let held: Vec<_> = (0..THREADS).map(|_| resolve("127.0.0.1", 1)).collect();
-        let answers: Vec<_> = held.iter().map(|look_up| lock(&look_up.answer.0)).collect();
+        let held: Vec<_> = (0..THREADS).map(|_| Arc::new(Answer::default())).collect();
+        // Before a thread can give them.
+        let answers: Vec<_> = held.iter().map(|answer| lock(&answer.0)).collect();
+        for answer in &held {
+            submit(Job { name: "127.0.0.1".to_owned(), port: 1, answer: answer.clone() }).unwrap();
+        }
         let mut waiting = Vec::new();
         let refused = loop {
             let look_up = resolve("127.0.0.1", 2);
@@ -204,7 +208,8 @@ mod tests {
         assert!(waiting.len() >= WAITING - THREADS, "vacuity: {} waited", waiting.len());
         let last = waiting.pop().expect("many wait");
         drop((waiting, answers));
-        for look_up in held.into_iter().chain([last]) {
+        let held = held.iter().map(|answer| Resolve { answer: answer.clone() });
+        for look_up in held.chain([last]) {
             let found = crate::runtime::single::block_on(look_up).unwrap();
             assert!(found[0].ip().is_loopback());
         }

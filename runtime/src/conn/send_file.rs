@@ -17,7 +17,7 @@
 //!     if Owed -> Flushing: finish
 //! ```
 
-use crate::conn::body::{Body, Slow};
+use crate::conn::body::{Body, Slow, ends};
 use crate::conn::drive::{self, Batch, Drive, leave_closed};
 use crate::conn::ending;
 use crate::conn::flush_word::Leave;
@@ -270,7 +270,12 @@ impl SendFile<'_> {
                         return Turn::Budget;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Turn::Blocked,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if body.has_ended(ends::KERNEL_TX) {
+                        push_records(body);
+                    }
+                    return Turn::Blocked;
+                }
                 Err(error) => return Turn::Failed(CloseReason::from_io("sendfile", &error)),
             }
         }
@@ -319,6 +324,14 @@ impl Drop for SendFile<'_> {
             State::Waiting => give_back(body),
         }
     }
+}
+
+/// A kernel before Linux 6.5 gives TCP a record in the middle of a sendfile(2) and has it wait for more; with a send buffer
+/// that holds no more it would wait for ever, as nothing is on its way whose acknowledgement could make room.
+#[cold]
+fn push_records(body: &Body) {
+    // A failure is the socket's: the next send meets it.
+    let _ = sys::socket::push(body.as_fd());
 }
 
 /// Nothing of the file has gone: the flush is nobody's again. Under the mutex, so that the reactor has either left it Owed

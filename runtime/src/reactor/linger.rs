@@ -152,8 +152,11 @@ fn discard(body: &Body, linger: &mut Linger) -> bool {
     // The edges so far are spent by reading to EAGAIN below.
     body.read.consume();
     loop {
-        let result = sys::io::recv(body.as_fd(), fill.space());
+        let mut result = sys::io::recv(body.as_fd(), fill.space());
         local::count_here(Count::Discards, 1);
+        if matches!(result, Ok(0)) {
+            result = layer::nothing_received(body);
+        }
         match result {
             Ok(0) => {
                 linger.input_over = true;

@@ -9,7 +9,8 @@
 //! - send clock: runs while a flush is in flight; restarted when the peer acknowledged something: (bytes the kernel
 //!   took - bytes it still holds) grew. A slow steady reader lives, a stopped one does not. A connect has a clock of its
 //!   own (`conn/connect`).
-//! - kernel TLS: a flush that waits for the kernel is looked at, as at an edge (`conn/kernel_tx`).
+//! - kernel TLS: a flush that waits for the kernel is looked at, as at an edge (`conn/kernel_tx`). What the kernel took it may
+//!   still hold back from TCP, so the send clock goes by what TCP says that the peer acknowledged.
 //! - send rate: over every window of 5 s of a flush in flight, the peer acknowledged `min_send_rate` on average.
 
 use super::Reactor;
@@ -162,8 +163,14 @@ impl Reactor {
             *watch = Watch::default();
             return None;
         }
-        let unsent = sys::socket::unsent(body.as_fd()).unwrap_or(0);
-        let acknowledged = body.accepted.load(Ordering::Relaxed).saturating_sub(unsent);
+        let acknowledged = match body.has_ended(ends::KERNEL_TX) {
+            // It has taken more than TCP was given.
+            true => sys::socket::acknowledged(body.as_fd()).unwrap_or(0),
+            false => {
+                let unsent = sys::socket::unsent(body.as_fd()).unwrap_or(0);
+                body.accepted.load(Ordering::Relaxed).saturating_sub(unsent)
+            }
+        };
         watch.look(acknowledged, now, limit, rate)
     }
 }

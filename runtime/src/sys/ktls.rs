@@ -97,8 +97,9 @@ pub trait NewKeys: Send + Sync {
     /// For the kernel.
     fn keys(&self) -> KernelKeys<'_>;
 
-    /// The record is with the kernel, which sends what follows with these keys. Called by whoever sends.
-    fn installed(&self);
+    /// The record is about to be given to the kernel: what the peer asks for from now on it may ask because of it, so it is no
+    /// answer to that. Called by whoever sends, again after an EAGAIN.
+    fn leaving(&self);
 }
 
 /// Puts the kernel's TLS over a TCP socket that is connected both ways. Nothing changes until a direction has keys.

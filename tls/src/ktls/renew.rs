@@ -1,8 +1,9 @@
 //! New keys in the middle of a session (KeyUpdate, RFC 8446, 4.6.3), where the kernel takes them: from Linux 6.14 on.
 //!
 //! State: `Renewal`, whether it does, and this side's keys that wait in the queue. Who touches it: whoever holds the session
-//! lock; the sender says that the keys are in force. Thread class: any thread. Laws: 14 (the message and what is sent behind
-//! it keep their order: both are in the queue), 16 (one message waits at most, however often the peer asks).
+//! lock; the sender says that a message leaves. Thread class: any thread. Laws: 14 (the message and what is sent behind
+//! it keep their order: both are in the queue), 16 (however often the peer asks three messages are there at most: one that
+//! leaves, an answer, and one that asks).
 
 use crate::ktls::keys::{self, Keys};
 use crate::wire::Wire;
@@ -37,7 +38,10 @@ pub(super) fn can_renew(queue: &Queue, keys: &Keys) -> bool {
 /// Keys on their way to the kernel, behind the message that tells the peer.
 struct Coming {
     keys: Keys,
-    in_force: AtomicBool,
+    /// The message asks the peer for new keys, too.
+    asks: bool,
+    /// The peer may have the message already: what it asks for from now on is not answered by this one.
+    left: AtomicBool,
 }
 
 impl NewKeys for Coming {
@@ -45,8 +49,8 @@ impl NewKeys for Coming {
         self.keys.for_kernel()
     }
 
-    fn installed(&self) {
-        self.in_force.store(true, Ordering::Release);
+    fn leaving(&self) {
+        self.left.store(true, Ordering::Release);
     }
 }
 
@@ -61,17 +65,18 @@ impl Renewal {
         Self { able, coming: None }
     }
 
-    /// This side's next records have new keys; `ask`: the peer is to renew its own, too. One that is on its way already
-    /// answers for all that asked meanwhile. False: the kernel does not take them.
+    /// This side's next records have new keys; `ask`: the peer is to renew its own, too. One that still waits does for all
+    /// that want some meanwhile, unless it does not ask and this one does. False: the kernel does not take them.
     pub(crate) fn send(&mut self, stream: &mut SslStream<Wire>, ask: bool) -> bool {
-        if self.coming.as_ref().is_some_and(|coming| !coming.in_force.load(Ordering::Acquire)) {
+        let waits = |coming: &Arc<Coming>| !coming.left.load(Ordering::Acquire);
+        if self.coming.as_ref().is_some_and(|coming| waits(coming) && (coming.asks || !ask)) {
             return true;
         }
         if !self.able {
             return false;
         }
         let Some(keys) = keys::renewed(stream.ssl(), true) else { return false };
-        let coming = Arc::new(Coming { keys, in_force: AtomicBool::new(false) });
+        let coming = Arc::new(Coming { keys, asks: ask, left: AtomicBool::new(false) });
         self.coming = Some(coming.clone());
         stream.get_mut().new_keys(&[24, 0, 0, 1, u8::from(ask)], coming);
         true

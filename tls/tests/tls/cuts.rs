@@ -2,12 +2,13 @@
 
 use crate::client::{self, GET, HANG};
 use crate::servers::{World, answer_requests, echo, serve};
-use boring::ssl::{Ssl, SslStream, SslVersion};
+use boring::ssl::{Ssl, SslContext, SslStream, SslVersion};
 use epoxide_tests_e2e::{Case, Peer, pattern};
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 
 /// A socket that sends in pieces of `size`, one segment each.
-struct Cut {
+pub(crate) struct Cut {
     peer: Peer,
     size: usize,
 }
@@ -31,6 +32,14 @@ impl Write for Cut {
     }
 }
 
+/// A session over such a socket; its handshake is cut up, too.
+pub(crate) fn cut_up(addr: SocketAddr, context: &SslContext, size: usize) -> SslStream<Cut> {
+    let cut = Cut { peer: Peer::connect(addr), size };
+    let mut client = SslStream::new(Ssl::new(context).unwrap(), cut).unwrap();
+    client.connect().unwrap();
+    client
+}
+
 #[test]
 fn records_may_be_cut_at_every_byte() {
     let case = Case::start();
@@ -42,13 +51,7 @@ fn records_may_be_cut_at_every_byte() {
         for size in [1, 2, 5, 7, 64, 1024] {
             let context =
                 client::context(&world.authority, |context| context.set_max_proto_version(Some(version)).unwrap());
-            let connect = |addr| {
-                let cut = Cut { peer: Peer::connect(addr), size };
-                let mut client = SslStream::new(Ssl::new(&context).unwrap(), cut).unwrap();
-                client.connect().unwrap();
-                client
-            };
-            let mut client = connect(server.addr());
+            let mut client = cut_up(server.addr(), &context, size);
             client.write_all(GET.as_bytes()).unwrap();
             let mut text = Vec::new();
             while !text.ends_with(b"tls-ok") {
@@ -59,7 +62,7 @@ fn records_may_be_cut_at_every_byte() {
             }
             assert_eq!(String::from_utf8_lossy(&text).matches("HTTP/1.1").count(), 1, "exactly one answer");
 
-            let mut client = connect(echoing.addr());
+            let mut client = cut_up(echoing.addr(), &context, size);
             let sent = pattern(if size < 5 { 2000 } else { 40_000 });
             client.write_all(&sent).unwrap();
             let mut back = vec![0; sent.len()];

@@ -40,6 +40,11 @@ pub(crate) fn unsent(fd: BorrowedFd<'_>) -> io::Result<u64> {
     calls::ioctl_outq(fd)
 }
 
+/// Bytes that the peer has ever acknowledged, counted from where the connection began.
+pub(crate) fn acknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    options::tcp_info_acked(fd)
+}
+
 /// Bytes that TCP was ever given to send, counted from where the connection began (a FIN counts, too). WouldBlock: the peer
 /// acknowledges so fast that it cannot be told now.
 pub(crate) fn written(fd: BorrowedFd<'_>) -> io::Result<u64> {

@@ -28,6 +28,11 @@ pub(crate) fn set_nodelay(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     set(fd, IPPROTO_TCP, libc::TCP_NODELAY, &c_int::from(on))
 }
 
+/// TCP_CORK, off, as it is: TCP sends what it has been given and was told to hold for more.
+pub(crate) fn push(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set(fd, IPPROTO_TCP, libc::TCP_CORK, &c_int::from(false))
+}
+
 /// TCP_QUICKACK. The kernel changes it by itself as the connection goes on.
 pub(crate) fn quickack(fd: BorrowedFd<'_>) -> io::Result<bool> {
     get_bool(fd, IPPROTO_TCP, libc::TCP_QUICKACK)

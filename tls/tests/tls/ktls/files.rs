@@ -2,11 +2,11 @@
 
 use super::{context, kernel_has_tls, pattern, read_out};
 use crate::client::{Client, HANG, connect};
-use crate::servers::{World, serve};
+use crate::servers::{World, serve, serve_prepared};
 use boring::ssl::ShutdownState;
 use epoxide::Connection;
 use epoxide_tests_e2e::{Case, moved_to_workers};
-use epoxide_tls::{Ktls, TlsConnection};
+use epoxide_tls::{Ktls, TlsConnection, TlsVersion};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
@@ -70,6 +70,39 @@ fn a_file_goes_out_behind_what_is_staged_and_before_what_follows() {
             let by_sendfile = server.stats().sendfiles;
             let kernel = ktls == Ktls::Tx && kernel_has_tls();
             assert_eq!(by_sendfile > 0, kernel, "{by_sendfile} calls of sendfile");
+        }
+    }
+}
+
+/// A send buffer that holds less than what sendfile(2) takes at once. Before Linux 6.5 a record that was whole in the middle of
+/// it waited in TCP for more, for which there was no room, for ever.
+#[test]
+fn a_file_passes_a_small_send_buffer() {
+    let case = Case::start();
+    let world = World::new();
+    let (fd, content) = file(300_000);
+    for (ktls, version) in [(Ktls::Off, TlsVersion::V1_3), (Ktls::Tx, TlsVersion::V1_3), (Ktls::Tx, TlsVersion::V1_2)] {
+        for len in [16_385, 40_000, 65_536, 262_145] {
+            let config = world.options().max_version(version).ktls(ktls).build().unwrap();
+            let fd = fd.clone();
+            let small = |conn: &Connection| conn.set_send_buffer_size(4608).unwrap();
+            let (server, ends) = serve_prepared(&case, &config, small, move |mut conn: TlsConnection| {
+                let fd = fd.clone();
+                async move {
+                    conn.send_file(fd, 7..7 + len).await?;
+                    // Nothing that follows pushes the end of the file out.
+                    assert!(conn.read().await?.is_none());
+                    conn.shutdown().await
+                }
+            });
+            let mut client = connect(server.addr(), &context(&world));
+            let len = usize::try_from(len).unwrap();
+            let mut all = vec![0; len];
+            client.read_exact(&mut all).unwrap_or_else(|error| panic!("{ktls:?} {version} {len}: {error}"));
+            assert!(all == content[7..7 + len], "{ktls:?} {version} {len}");
+            client.shutdown().unwrap();
+            assert!(read_out(&mut client).is_empty());
+            ends.recv_timeout(HANG).unwrap().unwrap();
         }
     }
 }

@@ -5,7 +5,7 @@ use super::{BOTH, assert_asked, context, kernel_has_tls, pattern, skipped_as_key
 use crate::client::{self, Client, HANG};
 use crate::servers::World;
 use boring::ssl::{ShutdownState, Ssl};
-use epoxide::{ConnectOptions, Connection, connect_with};
+use epoxide::{ConnectOptions, Connection, ReactorConfig, connect_with};
 use epoxide_tests_e2e::{Case, Server, current_tid, loopback, set_send_buffer};
 use epoxide_tls::{Ktls, TlsConnection};
 use std::io::{self, ErrorKind, Read};
@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// How a server ends a session.
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +150,45 @@ fn what_the_kernel_holds_back_goes_out_before_the_fin() {
         told.recv_timeout(HANG).unwrap();
         assert_comes_whole(&mut client, &pattern(LEN), &format!("{ktls:?} {end:?}"));
         assert_asked(&config, 1);
+    }
+}
+
+/// The send clock: what the kernel holds back is out for its user, while a slow peer takes it all the same.
+#[test]
+fn a_slow_steady_peer_gets_what_the_kernel_holds_back() {
+    const LEN: usize = 16 * 1024;
+    let case = Case::start();
+    let world = World::new();
+    for ktls in [Ktls::Off, Ktls::Tx] {
+        let config = world.options().ktls(ktls).build().unwrap();
+        let server = Server::start(&case, |builder| {
+            builder.config(ReactorConfig { send_timeout: Duration::from_millis(1500), ..ReactorConfig::default() });
+            builder.listen(loopback(), move |conn: Connection| {
+                let config = config.clone();
+                async move {
+                    conn.set_send_buffer_size(1)?;
+                    let mut conn = config.accept(conn).await?;
+                    conn.stage(&pattern(LEN))?;
+                    // The kernel may have all of it: TCP has not.
+                    let _ = conn.try_flush();
+                    conn.shutdown().await
+                }
+            });
+        });
+        let client = narrow_client(&world, server.addr(), 2304);
+        // The records as they are: to decrypt them it would wait for all of the first.
+        let (mut came, mut space) = (0, [0; 600]);
+        loop {
+            match client.get_ref().read(&mut space) {
+                Ok(0) => break,
+                Ok(n) => came += n,
+                Err(error) => panic!("{ktls:?}: {error} after {came} bytes"),
+            }
+            // sleep: a slow peer, which takes far less than a record within the send clock.
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        assert!(came > LEN, "{ktls:?}: {came} bytes");
+        assert_eq!(server.stats().timeouts, 0, "{ktls:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{BOTH, SUITES, assert_asked, kernel_has_tls, kernel_renews, pattern, skipped_as_keys_stay, tls_stat};
 use crate::client::HANG;
-use crate::servers::{World, echo, serve};
+use crate::servers::{World, echo, serve, serve_prepared};
 use epoxide::Connection;
 use epoxide_tests_e2e::{Case, Server, loopback};
 use epoxide_tls::{Ktls, TlsConnection, TlsError, TlsVersion};
@@ -133,6 +133,44 @@ fn answers_to_a_peer_that_takes_none_do_not_pile_up() {
             assert!(conn.read().await.unwrap().is_none());
         });
         ends.recv_timeout(HANG).unwrap().unwrap();
+    }
+}
+
+/// The peer is asked for new keys, though a message that asks for none waits in the queue.
+#[test]
+fn a_request_for_new_keys_is_not_lost_behind_an_answer() {
+    const LEN: usize = 2 << 20;
+    let case = Case::start();
+    let world = World::new();
+    if !kernel_renews() {
+        eprintln!("skipped: no kernel that renews keys");
+        return;
+    }
+    // Whether it asks, one after the other: how often the peer renews its own.
+    for (asks, renewals) in [(&[false, false][..], 0), (&[false, true], 1), (&[true, false, true, true], 1)] {
+        let config = world.options().ktls(Ktls::TxRx).build().unwrap();
+        let small = |conn: &Connection| conn.set_send_buffer_size(8192).unwrap();
+        let (server, ends) = serve_prepared(&case, &config, small, move |mut conn: TlsConnection| async move {
+            conn.stage(&vec![7; LEN])?;
+            assert_eq!(conn.try_flush().unwrap_err().kind(), ErrorKind::WouldBlock);
+            for ask in asks {
+                conn.update_keys(*ask)?;
+            }
+            conn.send_all(b"!").await?;
+            assert!(conn.read().await?.is_some());
+            conn.shutdown().await
+        });
+        let before = tls_stat("TlsRxRekeyOk");
+        let off = world.client().ktls(Ktls::Off).build().unwrap();
+        epoxide::block_on(async {
+            let mut conn = off.connect(server.addr(), "localhost").await.unwrap();
+            // The last byte is behind the messages.
+            assert_eq!(read_exactly(&mut conn, LEN + 1).await.unwrap().len(), LEN + 1);
+            conn.send_all(b"x").await.unwrap();
+            assert!(conn.read().await.unwrap().is_none());
+        });
+        ends.recv_timeout(HANG).unwrap().unwrap();
+        assert_eq!(tls_stat("TlsRxRekeyOk") - before, renewals, "{asks:?}");
     }
 }
 

@@ -35,6 +35,15 @@ fn scripted_server(
     world: &World,
     script: impl FnOnce(&mut Maker) -> Vec<u8> + Send + 'static,
 ) -> (SocketAddr, JoinHandle<io::Result<usize>>) {
+    scripted_server_then(world, script, |server, _| server.read(&mut [0; 1]))
+}
+
+/// The same; `then` says what it does afterwards.
+pub(super) fn scripted_server_then(
+    world: &World,
+    script: impl FnOnce(&mut Maker) -> Vec<u8> + Send + 'static,
+    then: impl FnOnce(&mut SslStream<TcpStream>, &mut Maker) -> io::Result<usize> + Send + 'static,
+) -> (SocketAddr, JoinHandle<io::Result<usize>>) {
     let mut context = SslContext::builder(SslMethod::tls()).unwrap();
     context.set_certificate(&world.server.certificate).unwrap();
     context.set_private_key(&world.server.key).unwrap();
@@ -53,13 +62,13 @@ fn scripted_server(
         let records = script(&mut maker);
         // A client that has seen enough may be gone already.
         let _ = server.get_ref().write_all(&records);
-        server.read(&mut [0; 1])
+        then(&mut server, &mut maker)
     });
     (addr, serving)
 }
 
 /// A client that the kernel decrypts for.
-fn client_of(world: &World) -> TlsConfig {
+pub(super) fn client_of(world: &World) -> TlsConfig {
     world.client().suites([SUITE]).ktls(Ktls::TxRx).build().unwrap()
 }
 
@@ -81,7 +90,7 @@ fn read_all(config: &TlsConfig, addr: SocketAddr) -> (Vec<u8>, io::Result<()>) {
 }
 
 /// A NewSessionTicket (RFC 8446, 4.6.1) whose body has `len` bytes; its ticket is `byte` over and over.
-fn ticket(len: usize, byte: u8) -> Vec<u8> {
+pub(super) fn ticket(len: usize, byte: u8) -> Vec<u8> {
     // Lifetime, age, a nonce of one byte, the ticket's length; behind it no extensions.
     let ticket = len - 4 - 4 - 2 - 2 - 2;
     let [high, low] = u16::try_from(ticket).unwrap().to_be_bytes();
@@ -330,5 +339,34 @@ fn a_server_takes_nothing_but_key_updates() {
         assert!(matches!(TlsError::of(&error), Some(TlsError::Decrypt { .. })), "{message:?}: {error}");
         // BoringSSL meets both in one look, and then sends nothing more.
         assert_eq!(back, if kernel_has_tls() { &b"one"[..] } else { b"" }, "{message:?}");
+    }
+}
+
+/// Data of no bytes are legal (RFC 8446, 5.1). A kernel that decrypts reads past them, and says 0 at a record of another kind
+/// behind them, as it does at a FIN.
+#[test]
+fn records_of_no_bytes_are_no_end() {
+    let case = Case::start();
+    let world = World::new();
+    type Script = fn(&mut Maker) -> Vec<u8>;
+    let scripts: [Script; 4] = [
+        |maker| maker.record(DATA, b"one"),
+        |maker| [maker.record(DATA, b""), maker.record(DATA, b"one"), maker.record(DATA, b"")].concat(),
+        // user_canceled, which ends nothing.
+        |maker| [maker.record(DATA, b""), maker.record(21, &[1, 90]), maker.record(DATA, b"one")].concat(),
+        |maker| {
+            let before = [maker.record(DATA, b""), maker.record(HANDSHAKE, &[24, 0, 0, 1, 0])].concat();
+            maker.renew();
+            [before, maker.record(DATA, b""), maker.record(DATA, b"one")].concat()
+        },
+    ];
+    for (at, script) in scripts.into_iter().enumerate() {
+        let (back, end) =
+            echoed(&world, &case, |maker| [script(maker), maker.record(DATA, b""), close_notify(maker)].concat());
+        if at == 3 && kernel_has_tls() && !kernel_renews() {
+            assert_eq!(TlsError::of(&end.unwrap_err()), Some(&TlsError::KeyUpdate));
+        } else {
+            assert!(end.is_ok() && back == b"one", "{at}: {:?}, {end:?}", String::from_utf8_lossy(&back));
+        }
     }
 }

@@ -11,6 +11,7 @@ mod maker;
 mod messages;
 mod openssl;
 mod records;
+mod rows;
 
 use crate::client::{self, Client, GET, HANG, ask, connect};
 use crate::interop::Program;

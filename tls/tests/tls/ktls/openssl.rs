@@ -7,7 +7,7 @@ use crate::interop::{Files, Program, assert_reverses, has};
 use crate::servers::{World, echo, serve};
 use boring::sha::sha256;
 use epoxide_tests_e2e::{Case, wait_until};
-use epoxide_tls::{Ktls, TlsConnection};
+use epoxide_tls::{Ktls, TlsConnection, TlsError};
 use std::fs::File;
 use std::io::Write;
 
@@ -105,11 +105,13 @@ fn openssl_s_client_renews_its_keys() {
     }
     let world = World::new();
     let files = Files::of(&world, "ktls_keys");
-    let config = world.options().ktls(Ktls::Tx).build().unwrap();
-    let (server, ends) = serve(&case, &config, echo);
-    let (addr, ca) = (server.addr().to_string(), files.path("ca.pem"));
-    let common = ["s_client", "-connect", &addr, "-CAfile", &ca, "-msg", "-servername", "localhost", "-tls1_3"];
-    for (command, ended) in [("k\n", false), ("K\n", kernel_has_tls() && !kernel_renews())] {
+    let keeps = kernel_has_tls() && !kernel_renews();
+    for (ktls, command) in BOTH.into_iter().flat_map(|ktls| [(ktls, "k\n"), (ktls, "K\n")]) {
+        let config = world.options().ktls(ktls).build().unwrap();
+        let (server, ends) = serve(&case, &config, echo);
+        let (addr, ca) = (server.addr().to_string(), files.path("ca.pem"));
+        let common = ["s_client", "-connect", &addr, "-CAfile", &ca, "-msg", "-servername", "localhost", "-tls1_3"];
+        let ended = keeps && (ktls == Ktls::TxRx || command == "K\n");
         let mut client = Program::start("openssl", &common);
         client.type_in("one\n");
         client.expect("\none");
@@ -125,6 +127,47 @@ fn openssl_s_client_renews_its_keys() {
         // A client that was told the end ends by itself.
         let text = client.end();
         assert_eq!(text.contains("<<< TLS 1.3, Alert [length 0002], warning close_notify"), ended, "{text}");
-        ends.recv_timeout(HANG).unwrap().unwrap();
+        match ends.recv_timeout(HANG).unwrap() {
+            Ok(()) => assert!(!(keeps && ktls == Ktls::TxRx)),
+            Err(error) => {
+                assert!(keeps && ktls == Ktls::TxRx, "{ktls:?}: {error}");
+                assert_eq!(TlsError::of(&error), Some(&TlsError::KeyUpdate));
+            }
+        }
+        assert_asked(&config, 1);
+    }
+}
+
+/// OpenSSL's client ends in good order (`Q`: a close_notify), or is killed.
+#[test]
+fn openssl_s_client_ends_or_is_cut() {
+    let case = Case::start();
+    if !has("openssl", "version") {
+        return;
+    }
+    let world = World::new();
+    let files = Files::of(&world, "ktls_ends");
+    for (ktls, version) in BOTH.into_iter().flat_map(|ktls| [(ktls, "-tls1_2"), (ktls, "-tls1_3")]) {
+        let config = world.options().ktls(ktls).build().unwrap();
+        let (server, ends) = serve(&case, &config, echo);
+        let (addr, ca) = (server.addr().to_string(), files.path("ca.pem"));
+        let common = ["s_client", "-connect", &addr, "-CAfile", &ca, "-servername", "localhost", version];
+        for cut in [false, true] {
+            let mut client = Program::start("openssl", &common);
+            client.type_in("one\n");
+            client.expect("\none");
+            if cut {
+                drop(client);
+                let error = ends.recv_timeout(HANG).unwrap().unwrap_err();
+                assert_eq!(TlsError::of(&error), Some(&TlsError::Truncated), "{ktls:?} {version}");
+            } else {
+                // sleep: as above.
+                std::thread::sleep(std::time::Duration::from_millis(150));
+                client.type_in("Q\n");
+                client.end();
+                ends.recv_timeout(HANG).unwrap().unwrap();
+            }
+        }
+        assert_asked(&config, 2);
     }
 }

@@ -1,6 +1,7 @@
 //! Records that are no data, to a kernel that decrypts: floods of them, and what waits behind them.
 
 use super::maker::Maker;
+use super::messages::{client_of, scripted_server_then, ticket};
 use super::{kernel_has_tls, pattern};
 use crate::client::{self, HANG, try_connect};
 use crate::servers::{World, serve};
@@ -130,4 +131,37 @@ fn letting_go_takes_tickets_and_what_is_behind_them() {
     assert!(wait_until(HANG, || other.stats().discards > before), "nothing is discarded");
     go.open();
     ends.recv_timeout(HANG).unwrap().unwrap();
+}
+
+/// The same with data of no bytes in front of a ticket, which a kernel that decrypts tells as it does a FIN.
+#[test]
+fn letting_go_reads_past_records_of_no_bytes() {
+    let case = Case::start();
+    let world = World::new();
+    let empty = |maker: &mut Maker| [maker.record(23, b""), maker.record(22, &ticket(200, 1))].concat();
+    let ((wrote, written), (tell, told)) = (channel(), channel());
+    let (addr, serving) = scripted_server_then(&world, empty, move |server, maker| {
+        wrote.send(()).unwrap();
+        assert_eq!(server.read(&mut [0; 1])?, 0, "the client's close_notify");
+        told.recv_timeout(HANG).unwrap();
+        // A socket that is closed already answers the first of them with a reset.
+        for _ in 0..3 {
+            server.get_ref().write_all(&maker.record(23, &pattern(10_000)))?;
+        }
+        Ok(0)
+    });
+    let other = Server::start(&case, |builder| {
+        builder.listen(loopback(), echo);
+    });
+    let (ours, reactor) = (client_of(&world), other.reactor());
+    let connecting = async { ours.connect_over(reactor.connect(addr).await?, "localhost").await };
+    let mut conn = block_within(connecting, HANG).expect("in time").unwrap();
+    block_within(conn.send_all(b"x"), HANG).expect("in time").unwrap();
+    // They are there, to be discarded.
+    written.recv_timeout(HANG).unwrap();
+    let before = other.stats().discards;
+    drop(conn);
+    assert!(wait_until(HANG, || other.stats().discards > before), "nothing is discarded");
+    tell.send(()).unwrap();
+    serving.join().unwrap().expect("no reset");
 }
