@@ -15,19 +15,21 @@ MEMBERS, LENGTHS, WINDOWS = 1024, [9, 256, 8192], [16, 1]
 WHO = {"epoxide": "hub-epoxide", "sequenced": "hub-sequenced", "funnel": "hub-funnel", "mailbox": "hub-mailbox", "tokio": "hub-tokio"}
 SENDS = ["sendto", "sendmsg", "writev", "write"]
 FUNNEL, TOKIO = 0.8, 0.6
+# What the others may lose by a member that never reads.
+UNDISTURBED = 0.95
 # What a short run cannot tell apart from zero: a tick of the CPU clock.
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-def environment(window): return dict(os.environ, HUB_WINDOW=str(window))
+def environment(window, stalled=0): return dict(os.environ, HUB_WINDOW=str(window), HUB_STALLED=str(stalled))
 
 
 def command(who, length, broadcasts): return [str(micro.PROGRAM), WHO[who], str(MEMBERS), str(length), str(broadcasts)]
 
 
-def plain(who, length, broadcasts, window):
+def plain(who, length, broadcasts, window, stalled=0):
     """A run by itself: what the program prints, by name."""
-    p = subprocess.run(command(who, length, broadcasts), env=environment(window), capture_output=True, text=True, timeout=600)
+    p = subprocess.run(command(who, length, broadcasts), env=environment(window, stalled), capture_output=True, text=True, timeout=600)
     if p.returncode: raise SystemExit(f"micro {who} {length} failed:\n{p.stderr[-2000:]}")
     return {n: int(v) for n, v in re.findall(r"^(\w+) (\d+)$", p.stdout, re.M)}
 
@@ -53,6 +55,26 @@ def syscalls(who, length, few, many, window):
             rows = re.findall(r"^\s*(\d+)[ \t]+(?:(?:\d+)[ \t]+)?([a-z]\w*)\s*$", summary.read(), re.M)
             return sum(int(count) for count, name in rows if name in SENDS)
     return (calls(many) - calls(few)) / ((many - few) * MEMBERS)
+
+
+def beside_a_stalled(rounds, timed, report):
+    """One member never reads: what the others get, against the same with none that stalls."""
+    length, window = LENGTHS[-1], WINDOWS[0]
+    runs = {0: [], 1: []}
+    for _ in range(rounds):
+        # A B B A: a drift of the machine meets both alike.
+        for stalled in (0, 1, 1, 0): runs[stalled].append(plain("epoxide", length, timed, window, stalled))
+    rates = {stalled: [1e9 * timed / r["nanoseconds"] for r in of] for stalled, of in runs.items()}
+    plainly = statistics.median(rates[0])
+    # What the machine calls equal: the two runs with none that stalls in a round, against each other.
+    noise = statistics.median(abs(a - b) / plainly for a, b in zip(rates[0][::2], rates[0][1::2]))
+    ratio = statistics.median(rates[1]) / plainly
+    share = sum(r["reactor_ticks"] for r in runs[1]) / TICK / (sum(r["nanoseconds"] for r in runs[1]) / 1e9)
+    report["stalled"] = {"ratio": ratio, "noise": noise, "share": share, "rates": rates}
+    where = f"{length} B, window {window}, one member never reads"
+    verdict = "PASS" if ratio >= UNDISTURBED else "INCONCLUSIVE" if noise > 1 - UNDISTURBED else "FAIL"
+    return [(verdict, f"{where}: {ratio:.3f} x the broadcasts/s of none, target >= {UNDISTURBED}; none against itself +- {noise:.3f}"),
+            ("PASS" if share <= .05 else "FAIL", f"{where}: {share:.1%} of a CPU for the reactor, target <= 5 %")]
 
 
 def run(options, report):
@@ -100,6 +122,7 @@ def run(options, report):
             judge(own["syscalls"] <= 1.01, f"{own['syscalls']:.3f} syscalls per delivery, target <= 1.01")
             judge(own["share"] <= .05, f"{own['share']:.1%} of a CPU for the reactor, target <= 5 %")
             judge(own["eventfd"] <= .01, f"{own['eventfd']:.4f} eventfd writes per broadcast, target <= 0.01")
+    verdicts += beside_a_stalled(rounds, timed, report)
     report["rows"], report["members"] = rows, MEMBERS
     verdicts.append(("PASS", "0 corrupt, reordered or undelivered frames: every run has checked every byte"))
     chart.bars(servers.OUT / "B5.svg", f"B5: user-space instructions per delivery, {MEMBERS} members (fewer is better)", "",
