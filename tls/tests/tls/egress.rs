@@ -153,7 +153,7 @@ fn misbehaving_clients_cost_the_others_no_frame() {
     assert!(by_limit > 0, "vacuity: the stalled client's limit was never reached");
     assert!(by_reset > 0, "vacuity: no send met the reset");
     let stats = server.stats();
-    assert!(stats.send_eagain >= CLIENTS as u64 / 2, "vacuity: {} sends were refused", stats.send_eagain);
+    assert!(stats.send_eagain > 0, "vacuity: every socket had room");
     // The stalled one wakes up: what was accepted is there, whole, in order, and then a clean end.
     let taken = taken.into_inner().unwrap();
     let (mut stalled, seen) = read_frames(stalled, taken.iter().map(Vec::len).sum()).join().unwrap();
