@@ -34,6 +34,11 @@ def tool(name, args):
 def specs(names): return [f"{n}={servers.command(servers.FLOOR if n == AGAIN else n)}" for n in names]
 
 
+def figures(text):
+    """What instr.py printed, in its order: (name, instructions)."""
+    return [(name, int(count)) for name, count in re.findall(r"^(\S+)\s+(\d+) instructions/request", text, re.M)]
+
+
 def instructions(names, options, report):
     names = [n for n in names if n not in servers.URING]
     if not shutil.which("valgrind"):
@@ -42,7 +47,7 @@ def instructions(names, options, report):
     print(f"instructions per request, 8 connections; {' and '.join(servers.OWN)} {repeats} times", flush=True)
     text, _ = tool("instr.py", ["-c", "8"] + specs([n for n in names for _ in range(repeats if n in servers.OWN else 1)]))
     runs = {n: [] for n in names}
-    for name, count in re.findall(r"^(\S+)\s+(\d+) instructions/request", text, re.M): runs[name].append(int(count))
+    for name, count in figures(text): runs[name].append(count)
     missing = [n for n in names if not runs[n]]
     if missing: raise SystemExit(f"B1: instr.py gave no figure for {', '.join(missing)}")
     for name in servers.OWN: print(f"{name:14} median {statistics.median(runs[name]):7.0f}, {min(runs[name])} to {max(runs[name])} in {len(runs[name])} runs")
@@ -51,7 +56,7 @@ def instructions(names, options, report):
     # Reported: with more connections a pass of the loop finds more requests.
     print("the same with 64 connections", flush=True)
     text, _ = tool("instr.py", ["-c", "64", "-n", "8000"] + specs([servers.FLOOR, *servers.OWN]))
-    report["instructions_with_64_connections"] = {name: int(count) for name, count in re.findall(r"^(\S+)\s+(\d+) instructions/request", text, re.M)}
+    report["instructions_with_64_connections"] = dict(figures(text))
 
 
 def rounds(names, options, report):

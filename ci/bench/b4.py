@@ -57,8 +57,7 @@ def instructions(programs, report):
     if not micro.has_valgrind(): return
     print("\ninstructions per request, 8 connections", flush=True)
     text, _ = b1.tool("instr.py", ["-c", "8"] + [f"{n}={c}" for n, c in programs.items()])
-    found = {line.split()[0]: int(line.split()[1]) for line in text.splitlines() if "instructions/request" in line}
-    report["instructions_per_request"] = found
+    report["instructions_per_request"] = dict(b1.figures(text))
 
 
 def cpu(programs, options, report):

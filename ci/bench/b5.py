@@ -69,12 +69,17 @@ def beside_a_stalled(rounds, timed, report):
     # What the machine calls equal: the two runs with none that stalls in a round, against each other.
     noise = statistics.median(abs(a - b) / plainly for a, b in zip(rates[0][::2], rates[0][1::2]))
     ratio = statistics.median(rates[1]) / plainly
-    share = sum(r["reactor_ticks"] for r in runs[1]) / TICK / (sum(r["nanoseconds"] for r in runs[1]) / 1e9)
+    share = reactor_share(runs[1])
     report["stalled"] = {"ratio": ratio, "noise": noise, "share": share, "rates": rates}
     where = f"{length} B, window {window}, one member never reads"
     verdict = "INCONCLUSIVE" if noise > 1 - UNDISTURBED else "PASS" if ratio >= UNDISTURBED else "FAIL"
     return [(verdict, f"{where}: {ratio:.3f} x the broadcasts/s of none, target >= {UNDISTURBED}; none against itself +- {noise:.3f}"),
             ("PASS" if share <= .05 else "FAIL", f"{where}: {share:.1%} of a CPU for the reactor, target <= 5 %")]
+
+
+def reactor_share(runs):
+    """The reactor's share of a CPU over these runs."""
+    return sum(r["reactor_ticks"] for r in runs) / TICK / (sum(r["nanoseconds"] for r in runs) / 1e9)
 
 
 def run(options, report):
@@ -109,7 +114,7 @@ def run(options, report):
                 rates = [x["deliveries"] * 1e9 / x["nanoseconds"] for x in runs[who]]
                 r["rate"], r["spread"] = statistics.median(rates), (max(rates) - min(rates)) / statistics.median(rates)
                 if "reactor_ticks" in runs[who][0]:
-                    r["share"] = sum(x["reactor_ticks"] for x in runs[who]) / TICK / (sum(x["nanoseconds"] for x in runs[who]) / 1e9)
+                    r["share"] = reactor_share(runs[who])
                     r["eventfd"] = sum(x["eventfd_writes"] for x in runs[who]) / (timed * rounds)
                 share = f"{r['share']:12.1%} {r['eventfd']:18.4f}" if "share" in r else f"{'-':>12} {'-':>18}"
                 print(f"{length:6} {who:10} {r['instructions']:13.0f} {r['instructions'] / row['funnel']['instructions']:9.2f} "

@@ -1,6 +1,6 @@
 """HYPER: keep-alive GET through hyper. User-space instructions per request of the sample `http1` beside hyper on tokio
 (ci/bench/hyper_tokio), with peers/instr.py as it is."""
-import re, shutil, subprocess
+import shutil, subprocess
 
 import b1, chart, servers
 
@@ -15,7 +15,7 @@ def run(options, report):
     subprocess.run(["cargo", "build", "--release", "--locked", "--target-dir", str(servers.PEERS_TARGET)], cwd=PEER, check=True)
     text, _ = b1.tool("instr.py", ["-c", "8", f"hyper_tokio={servers.PEERS_TARGET}/release/hyper_tokio {{addr}}",
                                    f"http1={servers.sample('http1')} --addr {{addr}} --reactors 1 --body bench"])
-    values = {m[0]: int(m[1]) for m in re.findall(r"^(\S+)\s+(\d+) instructions/request", text, re.M)}
+    values = dict(b1.figures(text))
     report["instructions_per_request"] = {"connections": 8, "values": values}
     chart.bars(servers.OUT / "HYPER-instructions.svg", "user-space instructions per keep-alive request through hyper (fewer is better)", "",
                [(n, [("instructions", v)]) for n, v in values.items()], digits=0)

@@ -138,9 +138,7 @@ impl Checked {
             TlsVersion::V1_3 => self.tls13.as_ref().is_none_or(|suites| !suites.is_empty()),
         }
     }
-}
 
-impl Checked {
     /// Is there a suite of TLS 1.2 for a certificate with this key? (Those of 1.3 are for any.)
     pub(crate) fn has_suite_for(&self, key: &PKey<Private>) -> bool {
         self.tls12.contains(if key.id() == Id::RSA { "-RSA-" } else { "-ECDSA-" })

@@ -73,8 +73,8 @@ impl Reactor {
             return;
         }
         // A timer is not to be late for it.
-        let timer = self.timers.next_deadline();
-        let in_time = |nap| timer.is_none_or(|at| at.saturating_duration_since(time::now()) >= nap);
+        let timers = &self.timers;
+        let in_time = |nap| timers.next_deadline().is_none_or(|at| at.saturating_duration_since(time::now()) >= nap);
         let Some(nap) = self.moderation.nap(in_time) else { return };
         self.home.counts.add_own(Count::Naps, 1);
         sys::clock::nap(nap);

@@ -268,14 +268,9 @@ impl Drop for Runtime {
         self.request(Stage::Aborting);
         let pools = &self.control.pools;
         let in_own_task = ambient::class() == Class::Worker && pools.is_own_thread();
-        if in_own_task || self.homes.iter().any(|home| local::is_here(home)) {
-            // Inside one of its own tasks: the threads end by themselves.
-            pools.close();
-            pools.abort();
-            return;
-        }
-        if self.control.has_given_up() {
-            // Who still runs may do so for ever.
+        let in_own = in_own_task || self.homes.iter().any(|home| local::is_here(home));
+        if in_own || self.control.has_given_up() {
+            // Inside one of its own tasks the threads end by themselves; who was given up may run for ever.
             pools.close();
             pools.abort();
             return;
