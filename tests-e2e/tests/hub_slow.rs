@@ -132,8 +132,7 @@ fn a_trickling_member_is_found_by_age() {
         assert!(trickled > 1, "vacuity: it did not trickle");
         let stats = hub.stats();
         assert_eq!((stats.refused_age, stats.disconnected), (1, 1));
-        // The writer's clock and the hub's both count whole milliseconds, from instants of their own.
-        assert!(stats.behind_most + Duration::from_millis(2) >= age, "{:?}", stats.behind_most);
+        assert!(stats.behind_most >= age, "{:?}", stats.behind_most);
         let (_, ending) = peer.read_to_end(HANG);
         assert!(ending.is_closed());
     }

@@ -13,17 +13,15 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 /// Bytes that one thread moves on from a backlog before the member's reactor goes on.
 const MOVE_BUDGET: usize = 256 * 1024;
 
-/// Milliseconds of the process's own clock; wraps after 49 days, never 0.
+/// Milliseconds of the writers' clock, so that an age here is never less than theirs; wraps after 49 days, never 0.
 pub(super) fn now() -> u32 {
-    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    (BEGAN.elapsed().as_millis() as u32).max(1)
+    Stamp::now().ms().max(1)
 }
 
 /// Names a member among all that its hub ever had.

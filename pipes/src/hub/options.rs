@@ -109,7 +109,7 @@ pub struct BacklogLimits {
     pub frames: usize,
     /// Bytes. Default 1 MiB. A single frame may be larger if nothing else waits.
     pub bytes: usize,
-    /// Age of the oldest frame. Default 10 s; zero is off.
+    /// Age of the oldest frame, as exact as [`SharedLimits::age`](epoxide::SharedLimits::age). Default 10 s; zero is off.
     pub age: Duration,
 }
 

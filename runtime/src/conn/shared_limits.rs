@@ -26,7 +26,8 @@ pub struct SharedLimits {
     pub frames: usize,
     /// Bytes. Default 1 MiB. A single frame may be larger if nothing else is queued.
     pub bytes: usize,
-    /// Age of the oldest frame that waits. Default 10 s; zero is off.
+    /// Age of the oldest frame that waits, by the kernel's coarse clock: exact to a tick of it, 1 to 10 ms (see
+    /// `CLOCK_MONOTONIC_COARSE` in clock_gettime(2)). Default 10 s; zero is off.
     pub age: Duration,
     /// Keep the connection when the peer has sent its FIN and the read half is gone. Default false: then the FIN ends it.
     pub half_open: bool,

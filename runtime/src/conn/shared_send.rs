@@ -42,6 +42,11 @@ impl Stamp {
     pub fn now() -> Self {
         Self(local::coarse_ms())
     }
+
+    /// In ms; wraps after 49 days.
+    pub fn ms(self) -> u32 {
+        self.0
+    }
 }
 
 impl Slow {
