@@ -381,7 +381,10 @@ impl Body {
     pub(crate) fn forget_waiters(&self) {
         let reader = lock(&self.reader).take();
         let writer = lock(&self.slow).waiter.take();
-        drop((reader, writer));
+        for waker in [reader, writer].into_iter().flatten() {
+            // Its drop is user code, and this is the reactor (law 10).
+            run::caught(|| drop(waker));
+        }
         deadline::clear(self);
     }
 }

@@ -10,6 +10,7 @@ use crate::exec::draining::DrainWaiters;
 use crate::exec::erased::Erased;
 use crate::exec::join;
 use crate::exec::local::{self, Discard};
+use crate::exec::run;
 use crate::id::{Key, TaskId};
 use crate::stats::{Count, Counts};
 use crate::sync::gate::{Gate, Refused};
@@ -55,7 +56,11 @@ impl Msg {
         match self {
             // What it holds is cut like what a task holds that had begun.
             Self::Post(post) => join::discarding(Discard::Stopped, || drop(post)),
-            Self::Adopt(guest) => guest.turn_away(),
+            Self::Adopt(guest) => {
+                guest.turn_away();
+                // Perhaps the last holder, and a waker may be left in it: its drop is user code.
+                run::caught(|| drop(guest));
+            }
             Self::Owed(_) | Self::LetGo(_) => {}
         }
     }

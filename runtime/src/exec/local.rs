@@ -9,6 +9,7 @@
 use crate::exec::header::Header;
 use crate::exec::home::{Home, Msg};
 use crate::exec::late;
+use crate::exec::marks::Marks;
 use crate::exec::run;
 use crate::exec::spare::Spares;
 use crate::exec::task::Task;
@@ -144,7 +145,7 @@ pub(crate) fn wake_here(home: &Home, id: TaskId) -> bool {
 #[inline]
 pub(crate) fn wake_from_elsewhere(id: TaskId) {
     // Cleared before it is served (law 16). No task is being polled now: each is in its slot.
-    with_tasks(|tasks| tasks.wake_told(id, |task| task.header().clear_notified()));
+    with_tasks(|tasks| tasks.wake_told(id, |task| task.header().marks.clear_notified()));
 }
 
 /// A message to this thread's own reactor. Given back on every other thread.
@@ -245,7 +246,7 @@ pub(crate) fn insert_task(task: Task) {
         if ptr::eq(local.home_ptr.get(), Arc::as_ptr(&task.header().home)) {
             task.header().home.counts.add_own(Count::TasksSpawned, 1);
             local.tasks.borrow_mut().insert(|id| {
-                task.header().set_id(id);
+                task.header().marks.set_id(id);
                 task
             });
         }
@@ -255,7 +256,7 @@ pub(crate) fn insert_task(task: Task) {
 /// The same for a task that was spawned elsewhere, where an abort may come at the same time.
 pub(crate) fn insert_posted(task: Task) {
     insert_task(task);
-    Header::fence_id();
+    Marks::fence_id();
 }
 
 /// Executor: a task has ended and its future is gone.

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `home` | what other threads see of a reactor: inbox, wake, stop flag, counters | any thread |
 //! | `header` | a task's waker | any thread |
+//! | `marks` | what other threads tell a task: woken, aborted; its id | any thread |
 //! | `spare` | headers of tasks that have ended, for the next ones | reactor only |
 //! | `task` | a future, its waker and its header in one box | reactor only |
 //! | `tasks` | the task table and its run queue | pure |
@@ -33,6 +34,7 @@ pub(crate) mod job;
 pub(crate) mod join;
 pub(crate) mod late;
 pub(crate) mod local;
+pub(crate) mod marks;
 pub(crate) mod run;
 pub(crate) mod spare;
 pub(crate) mod spawn;

@@ -63,7 +63,7 @@ pub(crate) fn batch(
 #[inline(always)]
 fn poll(id: TaskId, mut task: Task) -> Option<(TaskId, Task)> {
     watched::set_polled(task.header().spawned_at);
-    if task.header().is_aborted() {
+    if task.header().marks.is_aborted() {
         discard(id, task, Discard::Aborted, None);
         return None;
     }

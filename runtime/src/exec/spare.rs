@@ -53,7 +53,7 @@ mod tests {
     fn header() -> Arc<Header> {
         let home = Arc::new(Home::new(0, ReactorConfig::default()).unwrap());
         let header = Header::new(home, Location::caller());
-        header.set_id(TaskId::new(3, 4));
+        header.marks.set_id(TaskId::new(3, 4));
         header
     }
 
@@ -66,8 +66,8 @@ mod tests {
         let here = Location::caller();
         let renewed = spares.take(here).expect("nobody holds it");
         assert_eq!(Arc::as_ptr(&renewed), address);
-        assert!(renewed.id() == TaskId::NONE && !renewed.is_aborted() && renewed.spawned_at == here);
-        assert!(!renewed.is_notified(), "the first wake of the next task would be swallowed");
+        assert!(renewed.marks.id() == TaskId::NONE && !renewed.marks.is_aborted() && renewed.spawned_at == here);
+        assert!(!renewed.marks.is_notified(), "the first wake of the next task would be swallowed");
         assert!(spares.take(here).is_none());
     }
 

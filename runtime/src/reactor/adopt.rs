@@ -11,7 +11,7 @@ use crate::conn::watch::Watch;
 use crate::conn::{drive, ending};
 use crate::error::CloseReason;
 use crate::exec::home::{Guest, Stage};
-use crate::exec::local;
+use crate::exec::{local, run};
 use crate::id::Key;
 use crate::stats::Count;
 use crate::sync::plain::Ordering;
@@ -24,7 +24,11 @@ impl Reactor {
     pub(super) fn adopt(&mut self, guest: Arc<dyn Guest>) {
         let guest: Arc<dyn Any + Send + Sync> = guest;
         match guest.downcast::<Body>() {
-            Ok(body) => self.adopt_connection(&body),
+            Ok(body) => {
+                self.adopt_connection(&body);
+                // Perhaps the last holder, and a waker may be left in it: its drop is user code.
+                run::caught(|| drop(body));
+            }
             Err(other) => {
                 if let Ok(watch) = other.downcast::<Watch>() {
                     self.adopt_watch(&watch);

@@ -1,0 +1,78 @@
+//! Wakers of other executors that panic as they are dropped: what a reactor drops for them is user code like any other
+//! (law 10), and costs the reactor nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use epoxide::Connection;
+use epoxide_tests_e2e::{Case, Ending, Peer, Server, handing_over, pattern, provoke_panic, wait_until};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Wakes nobody; its last holder gets a panic.
+struct DropsBadly(Arc<AtomicUsize>);
+
+impl Wake for DropsBadly {
+    fn wake(self: Arc<Self>) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for DropsBadly {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        provoke_panic("the drop of a waker");
+    }
+}
+
+/// Polls once with a waker that drops badly, and leaves the clone that was kept as its only holder.
+fn poll_badly<T>(drops: &Arc<AtomicUsize>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) {
+    let waker = Waker::from(Arc::new(DropsBadly(Arc::clone(drops))));
+    assert!(poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    assert_eq!(drops.load(Ordering::Acquire), 0, "somebody else holds it");
+}
+
+/// The server still serves: its reactor has not ended.
+fn check_alive(server: &Server, accepted: &std::sync::mpsc::Receiver<Connection>) {
+    let peer = Peer::connect(server.addr());
+    drop(accepted.recv_timeout(SOON).expect("the reactor accepts"));
+    drop(peer);
+}
+
+#[test]
+fn the_waker_of_a_reader_that_let_go() {
+    let case = Case::start();
+    let (mut server, accepted) = handing_over(&case, |_| {});
+    let drops = Arc::new(AtomicUsize::new(0));
+    let mut peer = Peer::connect(server.addr());
+    let mut connection = accepted.recv_timeout(SOON).unwrap();
+    poll_badly(&drops, |cx| connection.poll_read(cx));
+    drop(connection);
+    assert!(wait_until(SOON, || drops.load(Ordering::Acquire) == 1), "nobody dropped it");
+    server.claim_panics(1);
+    assert_eq!(peer.ending(SOON), Ending::Eof);
+    drop(peer);
+    check_alive(&server, &accepted);
+}
+
+#[test]
+fn the_waker_of_a_writer_that_let_go() {
+    let case = Case::start();
+    let (mut server, accepted) = handing_over(&case, |_| {});
+    let drops = Arc::new(AtomicUsize::new(0));
+    let mut peer = Peer::connect_stalling(server.addr());
+    let mut connection = accepted.recv_timeout(SOON).unwrap();
+    let body = pattern(8 << 20);
+    connection.stage(&body).unwrap();
+    poll_badly(&drops, |cx| connection.poll_flush(cx));
+    drop(connection);
+    assert!(wait_until(SOON, || drops.load(Ordering::Acquire) == 1), "nobody dropped it");
+    server.claim_panics(1);
+    let (got, ending) = peer.read_to_end(SOON);
+    assert_eq!((got.len(), ending), (body.len(), Ending::Eof));
+    drop(peer);
+    check_alive(&server, &accepted);
+}
