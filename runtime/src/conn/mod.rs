@@ -51,6 +51,8 @@ pub(crate) mod deadline;
 mod drain_loom;
 pub(crate) mod drive;
 pub(crate) mod ending;
+#[cfg(all(test, loom))]
+mod ends_loom;
 pub(crate) mod flush_word;
 #[cfg(all(test, loom))]
 mod flush_word_loom;
