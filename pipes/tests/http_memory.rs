@@ -89,6 +89,12 @@ fn http1() {
     assert_costs("a body that is not read", 50, 192 * KIB, buffered, |peer| {
         peer.send(b"GET /big/1000000000 HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     });
+    let pipeline = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".repeat(200_000);
+    let many = |desk: &Desk, n| asked(desk, n * 1000);
+    assert_costs("a pipeline whose answers are not read", 20, 256 * KIB, many, |peer| {
+        let sent = peer.send_until_blocked(&pipeline, Duration::from_millis(100)).unwrap();
+        assert!(sent < pipeline.len(), "vacuity: the server took everything");
+    });
     let upload = vec![7; 8 << 20];
     assert_costs("a body that no handler takes", 20, 256 * KIB, asked, |peer| {
         peer.send(b"POST /hold HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n").unwrap();
