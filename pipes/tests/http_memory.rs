@@ -8,18 +8,10 @@ mod web;
 use epoxide_tests_e2e::{Case, Peer, Server, resident_bytes, wait_until};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use web::{Desk, LONG, Place};
+use web::{Desk, LONG, Place, frame};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
 
 /// The head of an HTTP/2 request, from the static table (RFC 7541, appendix A).
 fn head(method: u8, path: &str) -> Vec<u8> {

@@ -4,7 +4,6 @@ use crate::client::{self, GET, HANG, connect};
 use crate::malformed::client_hello;
 use crate::servers::{World, answer_requests, serve};
 use epoxide_tests_e2e::{Case, Peer, resident_bytes, wait_until};
-use std::io::Write;
 
 const KIB: u64 = 1024;
 
@@ -20,7 +19,7 @@ fn cost<C>(count: usize, mut come: impl FnMut() -> C, settled: impl Fn(usize) ->
 
 #[test]
 fn a_handshake_that_never_ends_costs_little() {
-    for (what, says_hello, most) in [("silent", false, 32 * KIB), ("a hello and no more", true, 64 * KIB)] {
+    for (what, says_hello, most) in [("a hello and no more", true, 64 * KIB), ("silent", false, 32 * KIB)] {
         let case = Case::start();
         let world = World::new();
         let config = world.options().build().unwrap();
@@ -36,7 +35,6 @@ fn a_handshake_that_never_ends_costs_little() {
             peer
         };
         let each = cost(300, come, |n| config.handshakes() == n);
-        println!("{what}: {each}");
         assert!(each <= most, "{what}: {each} bytes");
     }
 }
@@ -55,16 +53,5 @@ fn a_session_that_does_nothing_costs_little() {
         session
     };
     let each = cost(200, come, |_| server.stats().buffers_outstanding == 0);
-    println!("idle session {each}");
-    // Half a record on its way, which the server holds until it is whole.
-    let half = || {
-        let mut session = connect(server.addr(), &context);
-        let head = b"GET / HTTP/1.1\r\nx: ".repeat(700);
-        session.write_all(&head).unwrap();
-        session
-    };
-    let held = cost(100, half, |_| server.stats().reads > 0);
-    println!("held {held}");
     assert!(each <= 96 * KIB, "{each} bytes a session");
-    assert!(held <= 128 * KIB, "{held} bytes a session");
 }
