@@ -12,7 +12,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use web::{Desk, LONG, PLACES, Place};
+use web::{Desk, LONG, PLACES, Place, frame};
 
 /// Runs a client against `addr`, on a reactor of its own.
 fn ask<F, T>(addr: SocketAddr, client: impl FnOnce(SendRequest<Bytes>) -> F) -> T
@@ -162,14 +162,6 @@ fn a_stream_that_is_not_read_holds_back_only_itself() {
         });
         assert!(desk.dropped.wait_blocking(LONG), "{place:?}: a reset stream's body is made for nobody");
     }
-}
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
 }
 
 /// The error code of the GOAWAY among these frames (RFC 9113, section 6.8).

@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use std::io;
 use std::time::Duration;
-use web::{Desk, LONG, PLACES, Place};
+use web::{Desk, LONG, PLACES, Place, frame};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SHORT: Duration = Duration::from_millis(300);
@@ -33,14 +33,6 @@ const END_HEADERS: u8 = 4;
 
 /// GET http://test/, from the static table (RFC 7541, appendix A).
 const GET: &[u8] = b"\x82\x86\x84\x41\x04test";
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
 
 fn begin() -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()

@@ -1,5 +1,5 @@
 //! Users that are hostile without meaning to: tasks that never rest, wakers that outlive their tasks, handles awaited
-//! from a runtime that goes on when theirs has gone. No fault seam here.
+//! from a runtime that goes on when theirs has gone, owners that unwind. No fault seam here.
 
 use std::future::poll_fn;
 use std::sync::Mutex;
@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use epoxide::{JoinError, yield_now};
-use epoxide_tests_e2e::{Case, Http, Server, block_within, http_ok, loopback, resident_bytes, wait_until};
+use epoxide::{JoinError, Runtime, yield_now};
+use epoxide_tests_e2e::{
+    Case, Gate, Http, Server, block_within, http_ok, loopback, provoke_panic, resident_bytes, wait_until,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -98,4 +100,36 @@ fn a_handle_awaited_by_another_runtime_settles_when_its_own_ends() {
     let (reactor, pool) = block_within(waits, SOON).expect("both settle").unwrap();
     assert!(matches!(reactor, Err(JoinError::Stopped)), "{reactor:?}");
     assert!(matches!(pool, Err(JoinError::Stopped)), "{pool:?}");
+}
+
+/// compio#901: a runtime whose owner unwinds, with tasks whose destructors panic meanwhile. One panic comes out, and the
+/// process lives.
+#[test]
+fn a_runtime_that_its_unwinding_owner_drops_aborts_nothing() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            provoke_panic("a drop");
+        }
+    }
+    async fn bombed(gate: Gate) {
+        let _bomb = Bomb;
+        gate.wait().await;
+    }
+    let _case = Case::start();
+    let ended = std::thread::spawn(|| {
+        let runtime = Runtime::builder().reactors(2).build().unwrap();
+        let gate = Gate::new();
+        for handle in runtime.handles() {
+            handle.spawn(bombed(gate.clone())).unwrap().detach();
+            handle.workers().spawn(bombed(gate.clone())).unwrap().detach();
+        }
+        assert!(gate.wait_waiting(4, SOON), "vacuity: nobody holds a bomb");
+        provoke_panic("the owner");
+        drop(runtime);
+    })
+    .join();
+    let panic = ended.unwrap_err();
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    assert!(text.is_some_and(|text| text.contains("the owner")), "{text:?}");
 }

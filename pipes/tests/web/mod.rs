@@ -83,6 +83,15 @@ impl Body for Big {
     }
 }
 
+/// A frame of HTTP/2 (RFC 9113, section 4.1).
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
 pub(crate) fn full(bytes: impl Into<Bytes>) -> BoxBody<Bytes, hyper::Error> {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed()
 }

@@ -21,8 +21,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Connects; the connection belongs to the reactor that runs on the calling thread. On other threads use
-/// [`ReactorHandle::connect`].
+/// Connects; the connection belongs to the [current reactor](ReactorHandle::current) of the calling thread, which workers
+/// and threads that have [entered](ReactorHandle::enter) a runtime have too. On other threads use [`ReactorHandle::connect`].
 ///
 /// A host name is looked up on one of two threads kept for that, its addresses are tried in turn, each a quarter of a
 /// second after the one before or as soon as that one failed, families alternating (RFC 8305, sections 4 and 5); the

@@ -18,8 +18,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 impl Connection {
-    /// Makes a connection of a connected socket, which becomes non-blocking. It belongs to the reactor that runs on the
-    /// calling thread.
+    /// Makes a connection of a connected socket, which becomes non-blocking. It belongs to the [current
+    /// reactor](ReactorHandle::current) of the calling thread.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] on a thread without a current runtime, and those of [`from_std_on`](Self::from_std_on).

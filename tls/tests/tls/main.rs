@@ -19,6 +19,7 @@ mod interop;
 mod ktls;
 mod limits_table;
 mod malformed;
+mod memory;
 mod mutual;
 mod ours;
 mod peek;

@@ -7,7 +7,7 @@ use epoxide_tls::{Ktls, TlsError};
 use std::io::{ErrorKind, Write};
 
 /// A ClientHello's first record, as BoringSSL sends it.
-fn client_hello(world: &World) -> Vec<u8> {
+pub(crate) fn client_hello(world: &World) -> Vec<u8> {
     struct Tape(Vec<u8>);
     impl std::io::Read for Tape {
         fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
