@@ -4,7 +4,8 @@
 //! `EPOXIDE_FULL=1` sends the whole 4 MiB at 64 KiB/s (64 s) instead of 768 KiB at the same rate: the shape is the
 //! same, a flush that stays parked for many times `send_timeout`.
 
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -135,4 +136,42 @@ fn a_trickler_dies_by_the_send_rate_and_one_just_above_it_lives() {
     assert_eq!(second.reason, None);
     assert!(second.took > Duration::from_secs(5), "vacuity: the control's flush saw no whole window");
     assert_eq!(server.stats().timeouts, 1);
+}
+
+/// A unix socket's kernel counts some 800 bytes for a message of 100. A reader that takes 64 KiB/s of such messages lives;
+/// once it stops it does not.
+#[test]
+fn a_steady_reader_of_small_messages_over_a_unix_socket_outlives_the_send_clock() {
+    let case = Case::start();
+    let path = std::env::temp_dir().join(format!("epoxide-send-clocks-{}", std::process::id()));
+    let (tell, told) = channel();
+    let server = Server::start(&case, |b| {
+        b.config(ReactorConfig { send_timeout: Duration::from_secs(1), ..ReactorConfig::default() });
+        b.listen_unix(&path, move |mut connection: Connection| {
+            let tell = tell.clone();
+            async move {
+                let message = [7; 100];
+                let end = loop {
+                    if let Err(error) = connection.send_all(&message).await {
+                        break CloseReason::of(&error);
+                    }
+                };
+                let _ = tell.send(end);
+            }
+        });
+    });
+    let mut reader = UnixStream::connect(&path).unwrap();
+    let begun = Instant::now();
+    let mut portion = [0; 4096];
+    for n in 1..=48 {
+        reader.read_exact(&mut portion).expect("the steady reader was cut");
+        let due = begun + n * Duration::from_millis(62);
+        // sleep: a reader with a pace is the stimulus.
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    assert!(told.try_recv().is_err() && server.stats().timeouts == 0);
+    assert!(server.stats().flush_parks > 0, "vacuity: no flush ever waited");
+    let stopped = Instant::now();
+    assert_eq!(told.recv_timeout(SOON), Ok(Some(CloseReason::Timeout(Clock::Send))));
+    assert!(stopped.elapsed() < Duration::from_secs(4), "it took {:?}", stopped.elapsed());
 }
