@@ -4,7 +4,7 @@
 use std::future::{pending, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -331,5 +331,35 @@ fn an_interval_keeps_its_schedule() {
     let of = |tick: Instant| (tick - begun).as_millis();
     assert_eq!((of(ticks[5]) % 10, of(ticks[6]) % 10), (0, 0));
     assert!(of(ticks[6]) > of(ticks[5]) + 10, "no tick was skipped: {:?}", (of(ticks[5]), of(ticks[6])));
+    finish(server);
+}
+
+/// What is done at each tick takes longer than the period, so that a tick is always due: other tasks get their turns all
+/// the same, whatever becomes of missed ticks.
+#[test]
+fn an_interval_that_cannot_catch_up_starves_nobody() {
+    let case = Case::start();
+    let server = idle_server(&case);
+    for missed in [time::MissedTick::Burst, time::MissedTick::Delay, time::MissedTick::Skip] {
+        let (ticks, over) = on_reactor(&server, move || async move {
+            let over = Arc::new(AtomicBool::new(false));
+            let told = over.clone();
+            let busy = spawn_local(async move {
+                let mut interval = time::interval(Duration::from_nanos(1));
+                interval.set_missed_tick(missed);
+                let (mut ticks, begun) = (0_u64, Instant::now());
+                while !told.load(Ordering::Relaxed) && begun.elapsed() < SOON {
+                    interval.tick().await;
+                    ticks += 1;
+                }
+                (ticks, told.load(Ordering::Relaxed))
+            });
+            epoxide::yield_now().await;
+            over.store(true, Ordering::Relaxed);
+            busy.await.expect("it ends")
+        });
+        assert!(over, "nobody else ran for {SOON:?} and {ticks} ticks");
+        assert!(ticks <= 1000, "{ticks} ticks before another task had its turn");
+    }
     finish(server);
 }
