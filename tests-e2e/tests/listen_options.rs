@@ -1,10 +1,13 @@
 //! Options of a listener that cannot work are refused before anything is bound, by name; those at their limits listen.
 
-use std::io;
+use std::io::{self, ErrorKind};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use epoxide::{ListenAddr, ListenOptions, Listener};
 use epoxide_tests_e2e::{Case, Http, Server, block_within, http_ok, loopback};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -72,4 +75,24 @@ fn options_at_their_limits_listen() {
         assert_eq!(Http::connect(*addr).get().map(|response| response.status), Ok(200), "{addr}");
     }
     std::os::unix::net::UnixStream::connect(&path).unwrap();
+}
+
+/// A socket of somebody else's that nobody called listen(2) on: connected, or bound.
+#[test]
+fn a_ready_made_socket_that_does_not_listen_is_refused() {
+    let case = Case::start();
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let connected = OwnedFd::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+    let bound = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    for fd in [connected, bound] {
+        let copy = TcpListener::from(fd.try_clone().unwrap());
+        let refused = Server::try_start(&case, |b| {
+            b.listen_on(copy, http_ok);
+        });
+        let by_hand = epoxide::block_on(async move { epoxide::Listener::from_std(fd) });
+        for error in [refused.expect_err("it does not listen"), by_hand.expect_err("it does not listen")] {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.to_string().contains("does not listen"), "{error}");
+        }
+    }
 }

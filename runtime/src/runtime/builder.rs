@@ -272,7 +272,8 @@ impl<Kind> Builder<Kind> {
         id
     }
 
-    /// Listens on a socket that exists already; it is made non-blocking and shared by the reactors.
+    /// Listens on a socket that exists already; it is made non-blocking and shared by the reactors. One on which listen(2)
+    /// was not called is refused by `build`.
     #[track_caller]
     pub fn listen_on<H, F>(&mut self, listener: TcpListener, handler: H) -> ListenerId
     where
