@@ -108,13 +108,14 @@ fn a_reader_that_stops_is_reset_by_the_send_clock() {
     assert_eq!(server.stats().timeouts, 1);
 }
 
-/// A trickler makes progress all the time, so only the rate can end it; one just above the rate lives.
+/// A trickler makes progress all the time, so only the rate can end it; one just above the rate lives. The trickler's kernel
+/// acknowledges 16 to 48 KiB at a time, every 2 to 6 s, and then it is judged.
 #[test]
 fn a_trickler_dies_by_the_send_rate_and_one_just_above_it_lives() {
     let case = Case::start();
     let body = pattern(512 << 10);
     let config =
-        ReactorConfig { send_timeout: Duration::from_secs(2), min_send_rate: 32 * 1024, ..ReactorConfig::default() };
+        ReactorConfig { send_timeout: Duration::from_secs(8), min_send_rate: 32 * 1024, ..ReactorConfig::default() };
     let (server, told) = body_server(&case, config, 32 * 1024, &body);
     // The control reads beside the trickler, at one and a half times the rate: 10 s, two windows.
     let mut steady = slow_peer(&server);
@@ -126,15 +127,14 @@ fn a_trickler_dies_by_the_send_rate_and_one_just_above_it_lives() {
     let (got, cut) = read_at(&mut trickler, body.len(), 4 * 1024, 8 * 1024);
     assert_eq!(cut, Some(Ending::Reset), "the trickler got {} of {} bytes", got.len(), body.len());
     assert!(got == body[..got.len()], "what came before the cut differs");
-    let first = told.recv_timeout(SOON).unwrap();
-    assert_eq!(first.reason, Some(CloseReason::Timeout(Clock::SendRate)));
     let ((got, cut), mut steady) = control.join().unwrap();
     assert_eq!((got.len(), cut), (body.len(), None), "the control was cut");
     assert!(got == body);
     assert_eq!(steady.ending(SOON), Ending::Eof);
-    let second = told.recv_timeout(SOON).unwrap();
-    assert_eq!(second.reason, None);
-    assert!(second.took > Duration::from_secs(5), "vacuity: the control's flush saw no whole window");
+    let (one, other) = (told.recv_timeout(SOON).unwrap(), told.recv_timeout(SOON).unwrap());
+    let (whole, cut) = if one.reason.is_none() { (one, other) } else { (other, one) };
+    assert_eq!((whole.reason, cut.reason), (None, Some(CloseReason::Timeout(Clock::SendRate))));
+    assert!(whole.took > Duration::from_secs(5), "vacuity: the control's flush saw no whole window");
     assert_eq!(server.stats().timeouts, 1);
 }
 
