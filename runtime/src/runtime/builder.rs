@@ -147,7 +147,8 @@ impl Builder {
 }
 
 impl Builder<OnThisThread> {
-    /// Binds every address. Nothing runs before [`Reactor::run`].
+    /// Binds every address. Nothing runs before [`Reactor::run`]. The process's soft limit of descriptors is raised to the
+    /// hard one.
     ///
     /// # Errors
     /// A configuration that cannot work (by name), or an address that cannot be had.
