@@ -138,8 +138,8 @@ fn a_trickler_dies_by_the_send_rate_and_one_just_above_it_lives() {
     assert_eq!(server.stats().timeouts, 1);
 }
 
-/// A unix socket's kernel counts some 800 bytes for a message of 100. A reader that takes 64 KiB/s of such messages lives;
-/// once it stops it does not.
+/// A unix socket's kernel counts some 800 bytes for a message of 16: for seconds it holds more of them than it ever took
+/// bytes. A reader that takes 16 KiB/s of such messages lives; once it stops it does not.
 #[test]
 fn a_steady_reader_of_small_messages_over_a_unix_socket_outlives_the_send_clock() {
     let case = Case::start();
@@ -150,7 +150,7 @@ fn a_steady_reader_of_small_messages_over_a_unix_socket_outlives_the_send_clock(
         b.listen_unix(&path, move |mut connection: Connection| {
             let tell = tell.clone();
             async move {
-                let message = [7; 100];
+                let message = [7; 16];
                 let end = loop {
                     if let Err(error) = connection.send_all(&message).await {
                         break CloseReason::of(&error);
@@ -162,7 +162,7 @@ fn a_steady_reader_of_small_messages_over_a_unix_socket_outlives_the_send_clock(
     });
     let mut reader = UnixStream::connect(&path).unwrap();
     let begun = Instant::now();
-    let mut portion = [0; 4096];
+    let mut portion = [0; 1024];
     for n in 1..=48 {
         reader.read_exact(&mut portion).expect("the steady reader was cut");
         let due = begun + n * Duration::from_millis(62);
