@@ -172,9 +172,8 @@ impl Driver {
         Ok(key)
     }
 
-    /// Moves a deadline. Gone (fired, shut): nothing happens.
-    pub(super) fn rearm(&self, key: Key, deadline: Instant) {
-        let due = self.epoch.tick_of_deadline(deadline);
+    /// Moves a deadline to the tick `due`. Gone (fired, shut): nothing happens.
+    pub(super) fn rearm(&self, key: Key, due: u64) {
         let mut state = self.lock();
         let lowered = state.wheel.rearm(key, due) && self.lower_next(due);
         drop(state);
@@ -228,7 +227,8 @@ impl Driver {
     }
 
     /// Does the calling thread run this driver's loop?
-    fn runs_here(&self) -> bool {
+    #[inline]
+    pub(super) fn runs_here(&self) -> bool {
         with_current(|current| current.is_some_and(|c| c.runs_here && std::ptr::eq(&*c.driver, self)))
     }
 

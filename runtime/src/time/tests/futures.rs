@@ -3,6 +3,7 @@
 use std::future::{pending, ready};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -106,6 +107,23 @@ fn a_deadline_is_fixed_at_creation_and_the_clock_alone_decides() {
     for mut sleep in [late, armed] {
         assert!(poll(&mut sleep, &counter).is_ready());
     }
+    assert_eq!(driver.armed(), 0);
+}
+
+/// The one exception: what was more than a second away when its loop's pass began is not looked at again in that pass.
+#[test]
+fn a_deadline_that_passes_within_one_long_pass_is_ready_in_the_next() {
+    let (driver, _) = idle_driver();
+    let _current = driver.enter();
+    let mut far = sleep(1100 * MS);
+    let counter = Counter::new(Some(far.deadline()));
+    assert!(poll(&mut far, &counter).is_pending());
+    // sleep: the pass takes longer than what counts as far ahead.
+    thread::sleep(1200 * MS);
+    assert!(far.is_elapsed() && poll(&mut far, &counter).is_pending());
+    driver.fire(Instant::now());
+    assert_eq!((counter.wakes(), counter.early.load(Ordering::SeqCst)), (1, false));
+    assert!(poll(&mut far, &counter).is_ready());
     assert_eq!(driver.armed(), 0);
 }
 
