@@ -363,3 +363,22 @@ fn an_interval_that_cannot_catch_up_starves_nobody() {
     }
     finish(server);
 }
+
+/// A reactor that had no timer has not looked at the clock for as long as it likes. A deadline that has passed is ready at
+/// the first poll all the same, also beside one that is far away.
+#[test]
+fn a_deadline_in_the_past_is_ready_at_once_after_an_idle_time() {
+    let case = Case::start();
+    let server = idle_server(&case);
+    // sleep: a second is what a sleep takes for far ahead.
+    std::thread::sleep(1500 * MS);
+    let ready = on_reactor(&server, || {
+        poll_fn(|cx| {
+            let mut far = time::sleep(HOUR);
+            let armed = Pin::new(&mut far).poll(cx).is_pending();
+            Poll::Ready(armed && Pin::new(&mut time::sleep(Duration::ZERO)).poll(cx).is_ready())
+        })
+    });
+    assert!(ready, "a sleep of no time waited");
+    finish(server);
+}
