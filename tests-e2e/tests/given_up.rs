@@ -249,3 +249,61 @@ fn a_connection_that_a_pool_refuses_is_reset() {
     is_reset(client);
     drop(entered);
 }
+
+/// What a task gives to somebody who was cut meanwhile is cut as well, whichever of the two ends first.
+#[test]
+fn a_connection_that_comes_back_to_nobody_is_reset() {
+    let case = Case::start();
+    for by_stop in [false, true] {
+        for is_done_before in [false, true] {
+            let (_server, handles, conn, mut client) = half_sent(&case);
+            let (gate, held) = (Gate::new(), Gate::new());
+            let waits = gate.clone();
+            let step = async move {
+                waits.wait().await;
+                conn
+            };
+            let step = handles[0].workers().spawn(step).ok().expect("the pool runs");
+            if is_done_before {
+                gate.open();
+                assert!(wait_until(SOON, || step.is_finished()));
+            }
+            let waits = held.clone();
+            let waiting = async move {
+                waits.wait().await;
+                drop(step);
+            };
+            let waiting = handles[1].spawn(waiting).unwrap();
+            assert!(held.wait_waiting(1, SOON));
+            if by_stop {
+                handles[1].stop()
+            } else {
+                waiting.abort()
+            }
+            assert!(block_within(waiting, SOON).expect("settles").is_err());
+            gate.open();
+            let mut got = Vec::new();
+            let end = client.read_to_end(&mut got);
+            let got = String::from_utf8_lossy(&got).into_owned();
+            assert!(end.is_err(), "a cut body looks whole: {got:?}, stop: {by_stop}, before: {is_done_before}");
+        }
+    }
+}
+
+/// The control: a handle that is let go lets the task go on, and what it gives back end in good order.
+#[test]
+fn a_connection_that_comes_back_to_a_handle_that_was_let_go_ends_in_good_order() {
+    let case = Case::start();
+    let (_server, handles, conn, mut client) = half_sent(&case);
+    let gate = Gate::new();
+    let waits = gate.clone();
+    let step = async move {
+        waits.wait().await;
+        conn
+    };
+    handles[0].workers().spawn(step).ok().expect("the pool runs").detach();
+    gate.open();
+    let mut got = Vec::new();
+    client.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"half of a bo");
+}

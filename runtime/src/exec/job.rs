@@ -3,7 +3,8 @@
 //! State: one mark a job, set by whoever aborts it, read once before it runs. Thread class: any thread. Laws: 6 (a job
 //! that is dropped unrun tells what it holds why), 10, 12.
 
-use crate::exec::join::{Abort, Completer, JoinError, JoinHandle, PanicPayload, Target, discarding, pair_for};
+use crate::exec::join::{Abort, Completer, JoinHandle, Target, discarding, pair_for};
+use crate::exec::join_error::{JoinError, PanicPayload};
 use crate::exec::local::Discard;
 use crate::exec::run;
 use crate::sync::plain::{AtomicBool, Ordering};

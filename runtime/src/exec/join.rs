@@ -2,128 +2,36 @@
 //!
 //! State: one result cell a joined task, behind a mutex that guards no user code (wakers are cloned before and woken
 //! after it). Who touches it: the task's reactor completes, the handle's holder takes. Thread class: any thread.
-//! Laws: 9 (abort only marks; the owner drops), 10, 12 (a handle settles when its reactor ends).
+//! Laws: 6 (a result that was for somebody who is cut is cut as well, whichever of the two comes first), 9 (abort only
+//! marks; the owner drops), 10, 12 (a handle settles when its reactor ends).
 
 use crate::exec::header::Header;
+use crate::exec::join_error::{JoinError, PanicPayload};
 use crate::exec::local::{self, Discard};
 use crate::exec::run;
 use crate::sync::lock;
 use pin_project_lite::pin_project;
 use std::any::Any;
-use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-
-/// Why a task has no result.
-///
-/// ```
-/// # epoxide::block_on(async {
-/// # std::panic::set_hook(Box::new(|_| {}));
-/// let task = epoxide::spawn_local(async { panic!("a bug") });
-/// match task.await {
-///     Err(epoxide::JoinError::Panic(payload)) => assert_eq!(payload.text(), "a bug"),
-///     other => unreachable!("{other:?}"),
-/// }
-/// # std::io::Result::Ok(())
-/// # }).unwrap();
-/// ```
-pub enum JoinError {
-    /// It panicked, with this payload.
-    Panic(PanicPayload),
-    /// It was aborted.
-    Aborted,
-    /// Its reactor, or the pool that it was given to, stopped before it was done.
-    Stopped,
-    /// The blocking pool was full, so that it was never taken: see
-    /// [`SubmitError::PoolFull`](crate::workers::SubmitError::PoolFull).
-    PoolFull,
-}
-
-impl fmt::Debug for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Panic(_) => write!(f, "Panic({:?})", self.to_string()),
-            Self::Aborted => f.write_str("Aborted"),
-            Self::Stopped => f.write_str("Stopped"),
-            Self::PoolFull => f.write_str("PoolFull"),
-        }
-    }
-}
-
-impl fmt::Display for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Panic(payload) => write!(f, "the task panicked: {}", payload.text()),
-            Self::Aborted => f.write_str("the task was aborted"),
-            Self::Stopped => f.write_str("the reactor or pool of the task stopped before it was done"),
-            Self::PoolFull => f.write_str(
-                "the blocking pool took no more jobs (WorkersConfig::max_blocking, max_overflow): \
-                 raise a limit, or use Workers::spawn_blocking, which gives the job back",
-            ),
-        }
-    }
-}
-
-impl Error for JoinError {}
-
-impl From<JoinError> for io::Error {
-    /// For handlers that return `io::Result`.
-    fn from(error: JoinError) -> Self {
-        Self::other(error)
-    }
-}
-
-/// What a task threw. `Sync`, so that an error that holds it fits into `io::Error` and its like.
-///
-/// ```
-/// # epoxide::block_on(async {
-/// # std::panic::set_hook(Box::new(|_| {}));
-/// let task = epoxide::spawn_local(async { std::panic::panic_any(7) });
-/// let Err(epoxide::JoinError::Panic(payload)) = task.await else { panic!("it panicked") };
-/// assert_eq!(payload.into_inner().downcast_ref(), Some(&7));
-/// # std::io::Result::Ok(())
-/// # }).unwrap();
-/// ```
-pub struct PanicPayload(Mutex<Box<dyn Any + Send + 'static>>);
-
-impl PanicPayload {
-    pub(super) fn new(payload: Box<dyn Any + Send>) -> Self {
-        Self(Mutex::new(payload))
-    }
-
-    /// The payload itself, for [`resume_unwind`](std::panic::resume_unwind).
-    pub fn into_inner(self) -> Box<dyn Any + Send> {
-        self.0.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// The panic's message, if it has one.
-    pub fn text(&self) -> String {
-        let payload = lock(&self.0);
-        let text = payload.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        text.unwrap_or("(a payload that is not text)").to_owned()
-    }
-}
-
-impl fmt::Debug for PanicPayload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PanicPayload").field(&self.text()).finish()
-    }
-}
 
 struct Cell<T> {
     result: Option<Result<T, JoinError>>,
     waiter: Option<Waker>,
     settled: bool,
+    /// The handle was dropped with something that was cut, for this reason.
+    cut: Discard,
 }
 
 struct Shared<T>(Mutex<Cell<T>>);
 
 /// Waits for a task. `Send` if its result is. Dropping it detaches the task.
+///
+/// When what waits for the task is cut (it is aborted, panics, or its runtime stops), so is the result: a connection in it
+/// is reset, and does not end as if all had been said.
 ///
 /// Awaiting gives the result, or a [`JoinError`]. Cancel safe: a dropped wait loses nothing but the handle.
 ///
@@ -163,6 +71,30 @@ impl<T> JoinHandle<T> {
     /// Is the task over and its future dropped?
     pub fn is_finished(&self) -> bool {
         lock(&self.shared.0).settled
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    #[inline]
+    fn drop(&mut self) {
+        if local::discard() != Discard::No || std::thread::panicking() {
+            self.cut();
+        }
+    }
+}
+
+impl<T> JoinHandle<T> {
+    /// Dropped with something that is cut: the result is taken along, now or when it comes.
+    #[cold]
+    fn cut(&self) {
+        let mut cell = lock(&self.shared.0);
+        cell.cut = match local::discard() {
+            Discard::No => Discard::Panicked,
+            why => why,
+        };
+        let result = cell.result.take();
+        drop(cell);
+        drop(result);
     }
 }
 
@@ -262,10 +194,16 @@ impl<T> Drop for Completer<T> {
     fn drop(&mut self) {
         self.result.get_or_insert_with(|| Err(why_discarded()));
         let mut cell = lock(&self.shared.0);
-        std::mem::swap(&mut cell.result, &mut self.result);
+        let cut = cell.cut;
+        if cut == Discard::No {
+            std::mem::swap(&mut cell.result, &mut self.result);
+        }
         cell.settled = true;
         let waiter = cell.waiter.take();
         drop(cell);
+        if cut != Discard::No {
+            discarding(cut, || drop(self.result.take()));
+        }
         if let Some(waiter) = waiter {
             // Foreign code, inside the drop of a task: it is not told that task's end, nor may a second panic meet a first.
             discarding(Discard::No, || waiter.wake());
@@ -355,7 +293,7 @@ fn pair<T>(header: Arc<Header>) -> (JoinHandle<T>, Completer<T>) {
 }
 
 pub(super) fn pair_for<T>(target: Target) -> (JoinHandle<T>, Completer<T>) {
-    let shared = Arc::new(Shared(Mutex::new(Cell { result: None, waiter: None, settled: false })));
+    let shared = Arc::new(Shared(Mutex::new(Cell { result: None, waiter: None, settled: false, cut: Discard::No })));
     (JoinHandle { shared: shared.clone(), abort: AbortHandle { target } }, Completer { shared, result: None })
 }
 
@@ -397,4 +335,53 @@ pub(crate) fn discarding_thrown(why: Discard, payload: Option<Box<dyn Any + Send
     run::caught(drop_it);
     let unclaimed = local::set_discard(before, thrown);
     run::caught(|| drop(unclaimed));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// Says as what it is dropped.
+    struct Told(Sender<Discard>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(local::discard());
+        }
+    }
+
+    /// Law 6, both orders: the result goes as its handle went.
+    #[test]
+    fn a_result_is_dropped_as_its_handle_was() {
+        for why in [Discard::No, Discard::Aborted, Discard::Stopped, Discard::Panicked] {
+            for is_done_before in [false, true] {
+                let (handle, mut completer) = pair_for(Target::Nothing);
+                let (told, told_as) = channel();
+                completer.store(Ok(Told(told)));
+                let mut parties: [Box<dyn FnOnce()>; 2] =
+                    [Box::new(move || discarding(why, || drop(handle))), Box::new(move || drop(completer))];
+                if is_done_before {
+                    parties.reverse();
+                }
+                parties.into_iter().for_each(|party| party());
+                assert_eq!(told_as.try_recv(), Ok(why), "done before: {is_done_before}");
+            }
+        }
+    }
+
+    /// A handle that goes as its thread unwinds was waited on by somebody who does not come back.
+    #[test]
+    fn a_panic_of_who_waits_cuts_the_result() {
+        let (handle, mut completer) = pair_for(Target::Nothing);
+        let (told, told_as) = channel();
+        completer.store(Ok(Told(told)));
+        let waits = std::panic::AssertUnwindSafe(move || {
+            let _handle = handle;
+            panic!("on purpose");
+        });
+        assert!(std::panic::catch_unwind(waits).is_err());
+        drop(completer);
+        assert_eq!(told_as.try_recv(), Ok(Discard::Panicked));
+    }
 }

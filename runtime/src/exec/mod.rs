@@ -15,6 +15,7 @@
 //! | `spawn` | `spawn_local`, `yield_now`, what a future may return | reactor only |
 //! | `job` | closures for a pool of threads | any thread |
 //! | `join` | `JoinHandle`, `AbortHandle` | any thread |
+//! | `join_error` | why a task has no result | any thread |
 //! | `draining` | waiting for a drain | any thread |
 //! | `handle` | `ReactorHandle` | any thread |
 //! | `enter` | user code around the life of a thread | any thread |
@@ -31,6 +32,7 @@ pub(crate) mod header;
 pub(crate) mod home;
 pub(crate) mod job;
 pub(crate) mod join;
+pub(crate) mod join_error;
 pub(crate) mod late;
 pub(crate) mod local;
 pub(crate) mod run;

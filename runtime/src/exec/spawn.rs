@@ -2,7 +2,8 @@
 //!
 //! State: none of its own. Thread class: reactor only. Laws: 9, 10.
 
-use crate::exec::join::{self, JoinError, JoinHandle};
+use crate::exec::join::{self, JoinHandle};
+use crate::exec::join_error::JoinError;
 use crate::exec::local;
 use crate::exec::task::Task;
 use crate::exec::watched;

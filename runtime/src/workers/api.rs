@@ -5,7 +5,8 @@
 use crate::exec::ambient;
 use crate::exec::enter::EnterHooks;
 use crate::exec::handle::ReactorHandle;
-use crate::exec::join::{self, JoinError, JoinHandle};
+use crate::exec::join::{self, JoinHandle};
+use crate::exec::join_error::JoinError;
 use crate::exec::local::{self, Discard};
 use crate::time::driver::{self, Driver};
 use crate::workers::config::WorkersConfig;
