@@ -86,6 +86,7 @@ impl<T> Drop for JoinHandle<T> {
 impl<T> JoinHandle<T> {
     /// Dropped with something that is cut: the result is taken along, now or when it comes.
     #[cold]
+    #[inline(never)]
     fn cut(&self) {
         let mut cell = lock(&self.shared.0);
         cell.cut = match local::discard() {
@@ -190,19 +191,26 @@ impl<T> Completer<T> {
     }
 }
 
+impl<T> Completer<T> {
+    /// It was for somebody who is cut.
+    #[cold]
+    #[inline(never)]
+    fn drop_result(&self, why: Discard) {
+        let result = lock(&self.shared.0).result.take();
+        discarding(why, || drop(result));
+    }
+}
+
 impl<T> Drop for Completer<T> {
     fn drop(&mut self) {
         self.result.get_or_insert_with(|| Err(why_discarded()));
         let mut cell = lock(&self.shared.0);
-        let cut = cell.cut;
-        if cut == Discard::No {
-            std::mem::swap(&mut cell.result, &mut self.result);
-        }
+        std::mem::swap(&mut cell.result, &mut self.result);
         cell.settled = true;
-        let waiter = cell.waiter.take();
+        let (waiter, cut) = (cell.waiter.take(), cell.cut);
         drop(cell);
         if cut != Discard::No {
-            discarding(cut, || drop(self.result.take()));
+            self.drop_result(cut);
         }
         if let Some(waiter) = waiter {
             // Foreign code, inside the drop of a task: it is not told that task's end, nor may a second panic meet a first.
