@@ -28,9 +28,11 @@ pub struct ReactorConfig {
     pub max_staged: usize,
     /// How long a read may be parked without a byte from the peer or a send of our own. Default 60 s.
     pub read_timeout: Duration,
-    /// How long a waiting flush may go without the peer acknowledging a byte. Default 60 s.
+    /// How long a waiting flush may go without the peer acknowledging a byte. Kernels acknowledge in steps: one that reads
+    /// 2 KB/s may do so every half minute. Default 60 s.
     pub send_timeout: Duration,
-    /// Bytes a second that the peer must take on average over every 5 s of a waiting flush; 0 (the default) is off.
+    /// Bytes a second that the peer must take on average over every 5 s or more of a waiting flush; 0 (the default) is off.
+    /// Looked at when it acknowledges something; one that does not is `send_timeout`'s, or a MiB short.
     pub min_send_rate: u64,
     /// How long the peer's FIN is waited for after the handler has let go. Default 5 s.
     pub linger: Duration,

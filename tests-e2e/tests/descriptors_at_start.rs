@@ -7,7 +7,7 @@ use std::process::Command;
 
 use epoxide::{Reactor, Runtime};
 use epoxide_tests_e2e::{Http, free_fd_limit, http_ok, loopback, our_fds};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 const CASE: &str = "EPOXIDE_DESCRIPTOR_CASE";
 
@@ -53,6 +53,19 @@ fn child(case: &str) {
             builder.reactors(2).listen(loopback(), http_ok);
             let runtime = builder.build().expect("2 x (epoll, eventfd, listener) is what it takes");
             assert_eq!(Http::connect(runtime.local_addrs()[0]).get().map(|r| r.status), Ok(200));
+        }
+        // The soft limit alone is lowered: whoever builds raises it again.
+        "raised" => {
+            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            let build: [fn(); 2] = [
+                || drop(Runtime::builder().reactors(1).build().expect("20 are enough")),
+                || drop(Reactor::builder().build().expect("20 are enough")),
+            ];
+            for build in build {
+                setrlimit(Resource::RLIMIT_NOFILE, free_fd_limit(20).unwrap(), hard).unwrap();
+                build();
+                assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (hard, hard));
+            }
         }
         other => panic!("no such case: {other}"),
     }
@@ -107,4 +120,9 @@ fn a_single_reactor_without_a_descriptor_names_the_limit() {
 #[test]
 fn exactly_enough_descriptors_start_and_serve() {
     run("enough");
+}
+
+#[test]
+fn the_soft_limit_is_raised_to_the_hard_one() {
+    run("raised");
 }

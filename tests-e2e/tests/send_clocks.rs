@@ -4,7 +4,8 @@
 //! `EPOXIDE_FULL=1` sends the whole 4 MiB at 64 KiB/s (64 s) instead of 768 KiB at the same rate: the shape is the
 //! same, a flush that stays parked for many times `send_timeout`.
 
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -107,13 +108,14 @@ fn a_reader_that_stops_is_reset_by_the_send_clock() {
     assert_eq!(server.stats().timeouts, 1);
 }
 
-/// A trickler makes progress all the time, so only the rate can end it; one just above the rate lives.
+/// A trickler makes progress all the time, so only the rate can end it; one just above the rate lives. The trickler's kernel
+/// acknowledges 16 to 48 KiB at a time, every 2 to 6 s, and then it is judged.
 #[test]
 fn a_trickler_dies_by_the_send_rate_and_one_just_above_it_lives() {
     let case = Case::start();
     let body = pattern(512 << 10);
     let config =
-        ReactorConfig { send_timeout: Duration::from_secs(2), min_send_rate: 32 * 1024, ..ReactorConfig::default() };
+        ReactorConfig { send_timeout: Duration::from_secs(8), min_send_rate: 32 * 1024, ..ReactorConfig::default() };
     let (server, told) = body_server(&case, config, 32 * 1024, &body);
     // The control reads beside the trickler, at one and a half times the rate: 10 s, two windows.
     let mut steady = slow_peer(&server);
@@ -125,14 +127,51 @@ fn a_trickler_dies_by_the_send_rate_and_one_just_above_it_lives() {
     let (got, cut) = read_at(&mut trickler, body.len(), 4 * 1024, 8 * 1024);
     assert_eq!(cut, Some(Ending::Reset), "the trickler got {} of {} bytes", got.len(), body.len());
     assert!(got == body[..got.len()], "what came before the cut differs");
-    let first = told.recv_timeout(SOON).unwrap();
-    assert_eq!(first.reason, Some(CloseReason::Timeout(Clock::SendRate)));
     let ((got, cut), mut steady) = control.join().unwrap();
     assert_eq!((got.len(), cut), (body.len(), None), "the control was cut");
     assert!(got == body);
     assert_eq!(steady.ending(SOON), Ending::Eof);
-    let second = told.recv_timeout(SOON).unwrap();
-    assert_eq!(second.reason, None);
-    assert!(second.took > Duration::from_secs(5), "vacuity: the control's flush saw no whole window");
+    let (one, other) = (told.recv_timeout(SOON).unwrap(), told.recv_timeout(SOON).unwrap());
+    let (whole, cut) = if one.reason.is_none() { (one, other) } else { (other, one) };
+    assert_eq!((whole.reason, cut.reason), (None, Some(CloseReason::Timeout(Clock::SendRate))));
+    assert!(whole.took > Duration::from_secs(5), "vacuity: the control's flush saw no whole window");
     assert_eq!(server.stats().timeouts, 1);
+}
+
+/// A unix socket's kernel counts some 800 bytes for a message of 16: for seconds it holds more of them than it ever took
+/// bytes. A reader that takes 16 KiB/s of such messages lives; once it stops it does not.
+#[test]
+fn a_steady_reader_of_small_messages_over_a_unix_socket_outlives_the_send_clock() {
+    let case = Case::start();
+    let path = std::env::temp_dir().join(format!("epoxide-send-clocks-{}", std::process::id()));
+    let (tell, told) = channel();
+    let server = Server::start(&case, |b| {
+        b.config(ReactorConfig { send_timeout: Duration::from_secs(1), ..ReactorConfig::default() });
+        b.listen_unix(&path, move |mut connection: Connection| {
+            let tell = tell.clone();
+            async move {
+                let message = [7; 16];
+                let end = loop {
+                    if let Err(error) = connection.send_all(&message).await {
+                        break CloseReason::of(&error);
+                    }
+                };
+                let _ = tell.send(end);
+            }
+        });
+    });
+    let mut reader = UnixStream::connect(&path).unwrap();
+    let begun = Instant::now();
+    let mut portion = [0; 1024];
+    for n in 1..=48 {
+        reader.read_exact(&mut portion).expect("the steady reader was cut");
+        let due = begun + n * Duration::from_millis(62);
+        // sleep: a reader with a pace is the stimulus.
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    assert!(told.try_recv().is_err() && server.stats().timeouts == 0);
+    assert!(server.stats().flush_parks > 0, "vacuity: no flush ever waited");
+    let stopped = Instant::now();
+    assert_eq!(told.recv_timeout(SOON), Ok(Some(CloseReason::Timeout(Clock::Send))));
+    assert!(stopped.elapsed() < Duration::from_secs(4), "it took {:?}", stopped.elapsed());
 }

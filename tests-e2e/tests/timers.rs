@@ -4,7 +4,7 @@
 use std::future::{pending, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -331,5 +331,54 @@ fn an_interval_keeps_its_schedule() {
     let of = |tick: Instant| (tick - begun).as_millis();
     assert_eq!((of(ticks[5]) % 10, of(ticks[6]) % 10), (0, 0));
     assert!(of(ticks[6]) > of(ticks[5]) + 10, "no tick was skipped: {:?}", (of(ticks[5]), of(ticks[6])));
+    finish(server);
+}
+
+/// What is done at each tick takes longer than the period, so that a tick is always due: other tasks get their turns all
+/// the same, whatever becomes of missed ticks.
+#[test]
+fn an_interval_that_cannot_catch_up_starves_nobody() {
+    let case = Case::start();
+    let server = idle_server(&case);
+    for missed in [time::MissedTick::Burst, time::MissedTick::Delay, time::MissedTick::Skip] {
+        let (ticks, over) = on_reactor(&server, move || async move {
+            let over = Arc::new(AtomicBool::new(false));
+            let told = over.clone();
+            let busy = spawn_local(async move {
+                let mut interval = time::interval(Duration::from_nanos(1));
+                interval.set_missed_tick(missed);
+                let (mut ticks, begun) = (0_u64, Instant::now());
+                while !told.load(Ordering::Relaxed) && begun.elapsed() < SOON {
+                    interval.tick().await;
+                    ticks += 1;
+                }
+                (ticks, told.load(Ordering::Relaxed))
+            });
+            epoxide::yield_now().await;
+            over.store(true, Ordering::Relaxed);
+            busy.await.expect("it ends")
+        });
+        assert!(over, "nobody else ran for {SOON:?} and {ticks} ticks");
+        assert!(ticks <= 1000, "{ticks} ticks before another task had its turn");
+    }
+    finish(server);
+}
+
+/// A reactor that had no timer has not looked at the clock for as long as it likes. A deadline that has passed is ready at
+/// the first poll all the same, also beside one that is far away.
+#[test]
+fn a_deadline_in_the_past_is_ready_at_once_after_an_idle_time() {
+    let case = Case::start();
+    let server = idle_server(&case);
+    // sleep: a second is what a sleep takes for far ahead.
+    std::thread::sleep(1500 * MS);
+    let ready = on_reactor(&server, || {
+        poll_fn(|cx| {
+            let mut far = time::sleep(HOUR);
+            let armed = Pin::new(&mut far).poll(cx).is_pending();
+            Poll::Ready(armed && Pin::new(&mut time::sleep(Duration::ZERO)).poll(cx).is_ready())
+        })
+    });
+    assert!(ready, "a sleep of no time waited");
     finish(server);
 }

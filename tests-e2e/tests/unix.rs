@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use epoxide::{Connection, ListenAddr, ListenOptions};
-use epoxide_tests_e2e::{Case, Server, block_within, echo, wait_until};
+use epoxide::{ConnectOptions, Connection, ListenAddr, ListenOptions};
+use epoxide_tests_e2e::{Case, Server, block_within, echo, loopback, wait_until};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -216,6 +216,24 @@ fn failures_say_what_and_where() {
     drop(UnixListener::bind(scratch.path()).unwrap());
     assert_eq!(fails(&scratch.path()).kind(), ErrorKind::ConnectionRefused);
     assert_eq!(fails(&scratch.0.join("x".repeat(200))).kind(), ErrorKind::InvalidInput);
+}
+
+/// What a unix socket has is set, and what it has not is refused.
+#[test]
+fn options_of_a_connect_are_not_passed_over() {
+    let case = start();
+    let scratch = Scratch::new();
+    let server = server(&case, &scratch.path(), 1);
+    let connect = |options| block_within(server.reactor().connect_with(scratch.path(), options), SOON).unwrap();
+    let sizes =
+        ConnectOptions { recv_buffer_size: Some(10_000), send_buffer_size: Some(20_000), ..ConnectOptions::default() };
+    let connection = connect(sizes).unwrap();
+    let set = (connection.recv_buffer_size().unwrap(), connection.send_buffer_size().unwrap());
+    assert_eq!(set, (20_000, 40_000), "the kernel doubles them");
+    let local_addr = Some(loopback());
+    let refused = connect(ConnectOptions { local_addr, ..ConnectOptions::default() }).expect_err("no IP address fits");
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    assert!(refused.to_string().contains("127.0.0.1:0"), "{refused}");
 }
 
 /// A full backlog is EAGAIN, which is neither a connection nor one in progress.

@@ -39,12 +39,7 @@ impl Attempt {
     pub(super) fn start(home: &Arc<Home>, addr: SocketAddr, options: &ConnectOptions) -> io::Result<Self> {
         // A place first: without one nothing is begun.
         let admission = home.admit().map_err(|why| SysError::wrap("connect to", addr, why.into()))?;
-        let setup = ConnectSetup {
-            local: options.local_addr,
-            recv_buffer: options.recv_buffer_size,
-            send_buffer: options.send_buffer_size,
-        };
-        let (socket, in_progress) = sys::socket::connect_start(addr, setup)?;
+        let (socket, in_progress) = sys::socket::connect_start(addr, setup(options))?;
         let body = Arc::new(Body::to_be_adopted(socket, home.clone(), ListenerId::OUTBOUND, in_progress));
         admission.adopt(body.clone());
         Ok(Self { body: Some(body), addr, nodelay: options.nodelay })
@@ -95,10 +90,22 @@ impl Drop for Attempt {
     }
 }
 
+fn setup(options: &ConnectOptions) -> ConnectSetup {
+    ConnectSetup {
+        local: options.local_addr,
+        recv_buffer: options.recv_buffer_size,
+        send_buffer: options.send_buffer_size,
+    }
+}
+
 /// A unix connect is decided at once.
-pub(super) fn unix(home: &Arc<Home>, addr: &net::SocketAddr) -> io::Result<Connection> {
+pub(super) fn unix(home: &Arc<Home>, addr: &net::SocketAddr, options: &ConnectOptions) -> io::Result<Connection> {
+    if let Some(local) = options.local_addr {
+        let why = format!("a unix socket is not of the family of the local address {local}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     let admission = home.admit()?;
-    let socket = sys::socket::unix_connect(addr)?;
+    let socket = sys::socket::unix_connect(addr, setup(options))?;
     let body = Arc::new(Body::to_be_adopted(socket, home.clone(), ListenerId::OUTBOUND, false));
     admission.adopt(body.clone());
     home.count(Count::Connected, 1);

@@ -45,9 +45,9 @@ use std::task::{Context, Poll};
 /// # Errors
 /// What connect(2) and socket(7) say (`ECONNREFUSED`, `ENETUNREACH`, `EADDRNOTAVAIL`, `EMFILE`...), with the address in
 /// the text; [`io::ErrorKind::TimedOut`] after [`ConnectOptions::timeout`]; [`io::ErrorKind::InvalidInput`] for an
-/// address that is none; [`io::ErrorKind::ConnectionAborted`] when the reactor stops; [`io::ErrorKind::WouldBlock`]
-/// (`EAGAIN`) for a unix listener whose backlog is full; [`io::ErrorKind::NotConnected`] on a thread without a
-/// current runtime.
+/// address that is none, or not of the family of [`ConnectOptions::local_addr`];
+/// [`io::ErrorKind::ConnectionAborted`] when the reactor stops; [`io::ErrorKind::WouldBlock`] (`EAGAIN`) for a unix
+/// listener whose backlog is full; [`io::ErrorKind::NotConnected`] on a thread without a current runtime.
 ///
 /// # Cancel safety
 /// Dropping the future gives the attempt up and closes its sockets.
@@ -129,7 +129,7 @@ async fn any_target(home: &Arc<Home>, target: &Target, options: &ConnectOptions)
             let found = resolve::resolve(name, *port).await.map_err(|e| SysError::wrap("connect to", target, e))?;
             of_family(found, options, target)?.race(home, options, target).await
         }
-        Target::Unix(addr) => attempt::unix(home, addr).map_err(|e| SysError::wrap("connect to", target, e)),
+        Target::Unix(addr) => attempt::unix(home, addr, options).map_err(|e| SysError::wrap("connect to", target, e)),
         Target::Bad(why) => Err(io::Error::new(io::ErrorKind::InvalidInput, why.clone())),
     }
 }

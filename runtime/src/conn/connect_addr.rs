@@ -28,7 +28,8 @@ pub struct ConnectOptions {
     /// How long everything may take: the look-up of the name and all attempts. Zero: as long as the kernel tries
     /// (tcp(7), `tcp_syn_retries`, about two minutes). Default 30 s.
     pub timeout: Duration,
-    /// The address to connect from; port 0 is the kernel's choice. Only addresses of the same family are tried.
+    /// The address to connect from; port 0 is the kernel's choice. Only addresses of the same family are tried, so with
+    /// one no unix socket is.
     pub local_addr: Option<SocketAddr>,
     /// Switch Nagle's algorithm off (tcp(7), `TCP_NODELAY`). Default true.
     pub nodelay: bool,

@@ -8,10 +8,14 @@
 //!   nobody's (`conn/read_word`). So a busy handler is never timed out.
 //! - send clock: runs while a flush is in flight; restarted when the peer acknowledged something: (bytes the kernel
 //!   took - bytes it still holds) grew. A slow steady reader lives, a stopped one does not. A connect has a clock of its
-//!   own (`conn/connect`).
+//!   own (`conn/connect`). A unix socket counts what it holds in the kernel's memory, several bytes for one of a small
+//!   message: there it is restarted when it holds less, or took more.
 //! - kernel TLS: a flush that waits for the kernel is looked at, as at an edge (`conn/kernel_tx`). What the kernel took it may
 //!   still hold back from TCP, so the send clock goes by what TCP says that the peer acknowledged.
-//! - send rate: over every window of 5 s of a flush in flight, the peer acknowledged `min_send_rate` on average.
+//! - send rate: over every window of 5 s or more of a flush in flight, the peer acknowledged `min_send_rate` on average. The
+//!   kernel of a slow reader acknowledges in steps: of 131072 bytes of SO_RCVBUF 60 to 130 KB at a time, one of 10 KB/s every
+//!   6 to 13 s (Linux 6.18). So a window ends with a step. Until then it is the send clock that bounds the wait, and the most
+//!   that a step may be.
 
 use super::Reactor;
 use crate::conn::body::{Body, REACTORS_RATE, ends};
@@ -30,40 +34,78 @@ const TICK_MS: u64 = 250;
 const PORTION: usize = 1024;
 /// Ticks between two returns of unused buffers to the system (4 s).
 const SHRINK_TICKS: u64 = 16;
-/// Milliseconds over which the send rate is averaged.
+/// Milliseconds over which the send rate is averaged, at least.
 const RATE_WINDOW_MS: u64 = 5000;
+/// More than this is not acknowledged at one time by a peer that has fallen behind (a sixteenth of its buffer), in bytes.
+const MOST_AT_A_TIME: i64 = 1024 * 1024;
+
+/// What the kernel says of a flush.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// Bytes that the peer took, from some beginning: those acknowledged; of a unix socket those that it found room for. A
+    /// connection made of a socket that had sent already begins below zero.
+    taken: i64,
+    /// What a unix socket holds, as the kernel counts it.
+    held: u64,
+}
+
+impl Sent {
+    /// Did the peer take anything since?
+    fn is_past(self, before: Self) -> bool {
+        self.taken > before.taken || self.held < before.held
+    }
+}
+
+/// A window of the rate.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    began: u64,
+    /// Bytes taken when it began, and at most since then.
+    first: i64,
+    last: i64,
+}
 
 /// What the sweep remembers of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// While a flush is in flight: bytes acknowledged at the last growth, and when that was (ms).
-    sending: Option<(u64, u64)>,
-    /// The same for the start of the rate's window.
-    window: Option<(u64, u64)>,
+    /// While a flush is in flight: what was taken when the peer last took anything, and when that was (ms).
+    sending: Option<(Sent, u64)>,
+    window: Option<Window>,
 }
 
 impl Watch {
-    /// A flush is in flight and so many bytes are acknowledged: which clock has run out, if any has.
-    fn look(&mut self, acknowledged: u64, now: u64, limit: Duration, rate: u64) -> Option<Clock> {
-        let &mut (begun, from) = self.window.get_or_insert((acknowledged, now));
-        if rate > 0 && now - from >= RATE_WINDOW_MS {
-            // The count may go back a little: the owner of a flush on another thread adds what the kernel took after
-            // the kernel took it.
-            let taken = acknowledged.saturating_sub(begun);
-            if taken.saturating_mul(1000) < rate.saturating_mul(now - from) {
-                return Some(Clock::SendRate);
-            }
-            self.window = Some((acknowledged, now));
+    /// A flush is in flight and so much is taken: which clock has run out, if any has.
+    fn look(&mut self, sent: Sent, now: u64, limit: Duration, rate: u64) -> Option<Clock> {
+        if self.is_too_slow(sent.taken, now, rate) {
+            return Some(Clock::SendRate);
         }
         match self.sending {
-            Some((before, since)) if acknowledged <= before => {
+            Some((before, since)) if !sent.is_past(before) => {
                 (!limit.is_zero() && u128::from(now - since) > limit.as_millis()).then_some(Clock::Send)
             }
             _ => {
-                self.sending = Some((acknowledged, now));
+                self.sending = Some((sent, now));
                 None
             }
         }
+    }
+
+    fn is_too_slow(&mut self, taken: i64, now: u64, rate: u64) -> bool {
+        let window = self.window.get_or_insert(Window { began: now, first: taken, last: taken });
+        // The count may go back a little: the owner of a flush on another thread adds what the kernel took after the
+        // kernel took it.
+        let grew = taken > window.last;
+        window.last = window.last.max(taken);
+        let time = now - window.began;
+        if time < RATE_WINDOW_MS {
+            return false;
+        }
+        let due = i64::try_from(rate.saturating_mul(time) / 1000).unwrap_or(i64::MAX);
+        let short = due.saturating_sub(window.last - window.first);
+        if grew && short <= 0 {
+            *window = Window { began: now, first: taken, last: taken };
+        }
+        short > if grew { 0 } else { MOST_AT_A_TIME }
     }
 }
 
@@ -163,15 +205,19 @@ impl Reactor {
             *watch = Watch::default();
             return None;
         }
-        let acknowledged = match body.has_ended(ends::KERNEL_TX) {
+        let sent = match body.has_ended(ends::KERNEL_TX) {
             // It has taken more than TCP was given.
-            true => sys::socket::acknowledged(body.as_fd()).unwrap_or(0),
+            true => Sent { taken: sys::socket::acknowledged(body.as_fd()).unwrap_or(0) as i64, held: 0 },
             false => {
                 let unsent = sys::socket::unsent(body.as_fd()).unwrap_or(0);
-                body.accepted.load(Ordering::Relaxed).saturating_sub(unsent)
+                let accepted = body.accepted.load(Ordering::Relaxed) as i64;
+                match body.tcp {
+                    true => Sent { taken: accepted - unsent as i64, held: 0 },
+                    false => Sent { taken: accepted, held: unsent },
+                }
             }
         };
-        watch.look(acknowledged, now, limit, rate)
+        watch.look(sent, now, limit, rate)
     }
 }
 
@@ -181,32 +227,88 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// Over TCP.
+    fn tcp(taken: i64) -> Sent {
+        Sent { taken, held: 0 }
+    }
+
     #[test]
     fn the_send_clock_runs_from_the_last_acknowledged_byte() {
         let mut watch = Watch::default();
         for (acknowledged, now, clock) in
             [(0, 0, None), (1, 900, None), (1, 1900, None), (1, 1901, Some(Clock::Send)), (2, 1902, None)]
         {
-            assert_eq!(watch.look(acknowledged, now, SECOND, 0), clock, "at {now}");
+            assert_eq!(watch.look(tcp(acknowledged), now, SECOND, 0), clock, "at {now}");
         }
-        assert_eq!(watch.look(2, 1_000_000, Duration::ZERO, 0), None, "zero is off");
+        assert_eq!(watch.look(tcp(2), 1_000_000, Duration::ZERO, 0), None, "zero is off");
+    }
+
+    /// A socket that had a megabyte on its way when it became a connection: below zero is no standstill.
+    #[test]
+    fn what_was_sent_before_counts_as_it_is_acknowledged() {
+        let mut watch = Watch::default();
+        for now in 0..10 {
+            assert_eq!(watch.look(tcp(now * 1000 - 1_000_000), now as u64 * 900, SECOND, 0), None, "at {now}");
+        }
+    }
+
+    /// Small messages: 800 bytes of memory each. What is held says that the peer reads, long before there is room for more;
+    /// when there is, more is held again.
+    #[test]
+    fn on_a_unix_socket_less_held_is_progress_and_so_is_more_taken() {
+        let mut watch = Watch::default();
+        let looks = [(26_000, 212_000), (26_000, 211_200), (26_000, 60_000), (45_000, 212_000), (45_000, 210_000)];
+        for (i, (taken, held)) in looks.into_iter().enumerate() {
+            assert_eq!(watch.look(Sent { taken, held }, i as u64 * 900, SECOND, 0), None, "look {i}");
+        }
+        let stopped = Sent { taken: 45_000, held: 210_000 };
+        assert_eq!(watch.look(stopped, 4 * 900 + 1001, SECOND, 0), Some(Clock::Send));
     }
 
     #[test]
     fn the_rate_is_an_average_over_each_window() {
         let rate = 1000;
         let mut watch = Watch::default();
-        assert_eq!(watch.look(0, 0, Duration::ZERO, rate), None);
-        assert_eq!(watch.look(1, 4999, Duration::ZERO, rate), None, "a window is not judged before its end");
-        assert_eq!(watch.look(5000, 5000, Duration::ZERO, rate), None);
-        assert_eq!(watch.look(9999, 10_000, Duration::ZERO, rate), Some(Clock::SendRate));
+        assert_eq!(watch.look(tcp(0), 0, Duration::ZERO, rate), None);
+        assert_eq!(watch.look(tcp(1), 4999, Duration::ZERO, rate), None, "a window is not judged before its end");
+        assert_eq!(watch.look(tcp(5000), 5000, Duration::ZERO, rate), None);
+        assert_eq!(watch.look(tcp(9999), 10_000, Duration::ZERO, rate), Some(Clock::SendRate));
+    }
+
+    /// What was seen of a reader of 10 KB/s: 40 times the rate, with windows of 5 s in which nothing is acknowledged.
+    #[test]
+    fn a_peer_that_acknowledges_in_large_steps_is_judged_by_the_steps() {
+        let mut watch = Watch::default();
+        let (mut taken, mut at) = (0, 0);
+        for (gap, step) in [(12_750, 117_772), (6250, 59_392), (12_500, 127_824), (6250, 59_392)] {
+            for now in (at..at + gap).step_by(250) {
+                assert_eq!(watch.look(tcp(taken), now, 60 * SECOND, 256), None, "at {now}");
+            }
+            (taken, at) = (taken + step, at + gap);
+        }
+        // The last of them is too slow for twice the rate that it is, and a trickler's for any.
+        assert_eq!(watch.look(tcp(taken), at, 60 * SECOND, 20_000), Some(Clock::SendRate));
+        let mut watch = Watch::default();
+        assert_eq!(watch.look(tcp(0), 0, 60 * SECOND, 256), None);
+        assert_eq!(watch.look(tcp(1), 50_000, 60 * SECOND, 256), Some(Clock::SendRate));
+    }
+
+    /// With the send clock off, and long before it when the rate is high.
+    #[test]
+    fn a_peer_that_takes_nothing_falls_short_of_any_rate() {
+        for (rate, from, to) in [(1 << 20, 5000, 5000), (256, 4_000_000, 4_100_000)] {
+            let mut watch = Watch::default();
+            let end = (0..=to).step_by(250).find(|now| watch.look(tcp(7), *now, Duration::ZERO, rate).is_some());
+            assert!(end.is_some_and(|end| (from..=to).contains(&end)), "{rate}: {end:?}");
+        }
     }
 
     /// A flush on another thread: the kernel took bytes that `accepted` does not hold yet.
     #[test]
     fn a_count_that_goes_back_is_no_progress_and_no_panic() {
         let mut watch = Watch::default();
-        assert_eq!(watch.look(1000, 0, Duration::ZERO, 1), None);
-        assert_eq!(watch.look(900, 5000, Duration::ZERO, 1), Some(Clock::SendRate));
+        assert_eq!(watch.look(tcp(1000), 0, 4 * SECOND, 1), None);
+        assert_eq!(watch.look(tcp(900), 3000, 4 * SECOND, 1), None);
+        assert_eq!(watch.look(tcp(1000), 5000, 4 * SECOND, 1), Some(Clock::Send));
     }
 }

@@ -26,6 +26,7 @@ impl Reactor {
         let now = sys::clock::monotonic_coarse_ms();
         self.now_ms = now;
         local::set_now_ms(now as u32);
+        self.timers.begin_pass();
         self.home.counts.add_own(Count::Passes, 1);
         self.home.counts.add_own(Count::Events, events as u64);
 

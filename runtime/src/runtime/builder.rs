@@ -147,7 +147,8 @@ impl Builder {
 }
 
 impl Builder<OnThisThread> {
-    /// Binds every address. Nothing runs before [`Reactor::run`].
+    /// Binds every address. Nothing runs before [`Reactor::run`]. The process's soft limit of descriptors is raised to the
+    /// hard one.
     ///
     /// # Errors
     /// A configuration that cannot work (by name), or an address that cannot be had.
@@ -272,7 +273,8 @@ impl<Kind> Builder<Kind> {
         id
     }
 
-    /// Listens on a socket that exists already; it is made non-blocking and shared by the reactors.
+    /// Listens on a socket that exists already; it is made non-blocking and shared by the reactors. One on which listen(2)
+    /// was not called is refused by `build`.
     #[track_caller]
     pub fn listen_on<H, F>(&mut self, listener: TcpListener, handler: H) -> ListenerId
     where

@@ -60,8 +60,7 @@ pub(crate) fn launch(builder: Builder) -> io::Result<Runtime> {
 fn start_all(builder: Builder, reactors: usize) -> io::Result<Runtime> {
     builder.config.validate()?;
     builder.workers.validate()?;
-    // Many connections need many descriptors; the hard limit stays the administrator's.
-    let _ = sys::limits::raise_descriptor_limit();
+    raise_descriptor_limit();
     let limit = connection_limit(builder.max_connections)?;
     let mut per_reactor: Vec<Vec<Bound>> = (0..reactors).map(|_| Vec::new()).collect();
     let mut addrs = Vec::new();
@@ -96,6 +95,12 @@ fn start_all(builder: Builder, reactors: usize) -> io::Result<Runtime> {
     // On an error the runtime is dropped here, which stops and joins those that did start.
     await_starts(&starts, reactors)?;
     Ok(runtime)
+}
+
+/// Many connections need many descriptors; the hard limit stays the administrator's.
+pub(super) fn raise_descriptor_limit() {
+    // Refused: as many as there may be.
+    let _ = sys::limits::raise_descriptor_limit();
 }
 
 /// Out of descriptors while starting: says how many are needed and which limit stands in the way.

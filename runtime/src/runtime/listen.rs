@@ -303,7 +303,7 @@ impl ListenSpec {
                 }
             }
             Source::Ready(fd) => {
-                sys::socket::set_nonblocking(fd.as_fd())?;
+                sys::socket::ready_made_listener(fd.as_fd())?;
                 (one_for_each(fd, reactors)?, None, true)
             }
         };

@@ -116,10 +116,10 @@ impl Listener {
     ///
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] on a thread without a current runtime, [`io::ErrorKind::ConnectionAborted`] when the
-    /// reactor has stopped.
+    /// reactor has stopped, [`io::ErrorKind::InvalidInput`] for a socket that does not listen.
     pub fn from_std(listener: impl Into<OwnedFd>) -> io::Result<Self> {
         let fd = listener.into();
-        sys::socket::set_nonblocking(fd.as_fd())?;
+        sys::socket::ready_made_listener(fd.as_fd())?;
         Self::new(fd, None, None, &current()?)
     }
 

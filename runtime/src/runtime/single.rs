@@ -86,6 +86,7 @@ impl Reactor {
     fn bind_all(builder: Builder<OnThisThread>) -> io::Result<Self> {
         builder.config.validate()?;
         builder.workers.validate()?;
+        launch::raise_descriptor_limit();
         let limit = launch::connection_limit(builder.max_connections)?;
         let mut listeners = Vec::new();
         let mut addrs = Vec::new();

@@ -20,7 +20,7 @@ pub(crate) use self::facts::{
     CLOSE, acknowledged, has_room, is_tcp, local_addr, peer_addr, set_nonblocking, take_error, tcp_state, unsent,
     written,
 };
-pub(crate) use self::listen::{accept, tcp_listener, tcp_listeners};
+pub(crate) use self::listen::{accept, ready_made_listener, tcp_listener, tcp_listeners};
 pub(crate) use self::options::{
     keepalive, nodelay, push, quickack, recv_buffer_size, send_buffer_size, set_keepalive, set_nodelay, set_quickack,
     set_recv_buffer_size, set_send_buffer_size, set_tcp_user_timeout, tcp_user_timeout,

@@ -8,6 +8,7 @@
 //! | `state` | any thread | any thread | its lock; no user code inside (law 10) |
 //! | `next` | under the lock | the loop, any time | atomic |
 //! | `seen`: the tick of the last `fire`, a hint | whoever fires | arming | atomic |
+//! | `near`: what is past this tick is far ahead | the loop | the loop | atomic |
 //! | `wake_panics` | whoever fires | anyone | atomic |
 //!
 //! 1. `next` is a tick before which nothing is due: what the loop may sleep until. Only arming lowers it, and
@@ -43,6 +44,7 @@ pub(crate) struct Driver {
     epoch: Epoch,
     next: AtomicU64,
     seen: AtomicU64,
+    near: AtomicU64,
     state: Mutex<State>,
     wake_panics: AtomicU64,
     notify: Box<dyn Fn() + Send + Sync>,
@@ -62,6 +64,7 @@ impl Driver {
             epoch: Epoch::new(),
             next: AtomicU64::new(NEVER),
             seen: AtomicU64::new(0),
+            near: AtomicU64::new(NEVER),
             state: Mutex::new(State { wheel: Wheel::new(), shut: false, spare: Vec::new() }),
             wake_panics: AtomicU64::new(0),
             notify,
@@ -94,6 +97,7 @@ impl Driver {
     pub(crate) fn fire(&self, now: Instant) -> usize {
         let tick = self.epoch.tick_of_now(now);
         self.seen.store(tick, Ordering::Relaxed);
+        self.near.store(tick.saturating_add(FAR_TICKS), Ordering::Relaxed);
         if tick < self.next.load(Ordering::Acquire) {
             return 0;
         }
@@ -148,11 +152,25 @@ impl Driver {
         self.epoch.tick_of_deadline(deadline)
     }
 
-    /// For the loop's own thread: was this tick far ahead when the pass looked at the clock? With nothing armed it does
-    /// not look.
+    /// The loop, as a pass begins: nothing is known to be far ahead until somebody looks at the clock, `fire` (which is not
+    /// called with nothing armed) or a sleep.
+    #[inline]
+    pub(crate) fn begin_pass(&self) {
+        self.near.store(NEVER, Ordering::Relaxed);
+    }
+
+    /// The loop's own thread has looked at the clock.
+    #[inline]
+    pub(super) fn looked(&self, now: Instant) {
+        if self.near.load(Ordering::Relaxed) == NEVER {
+            self.near.store(self.epoch.tick_of_now(now).saturating_add(FAR_TICKS), Ordering::Relaxed);
+        }
+    }
+
+    /// For the loop's own thread: was this tick far ahead when the pass looked at the clock, if it did?
     #[inline]
     pub(super) fn is_far(&self, due: u64) -> bool {
-        self.next.load(Ordering::Relaxed) != NEVER && due > self.seen.load(Ordering::Relaxed).saturating_add(FAR_TICKS)
+        due > self.near.load(Ordering::Relaxed)
     }
 
     /// Keeps `waker` until the tick `due`; gives it back if the driver is shut (rule 3). One that has passed fires with

@@ -1,11 +1,11 @@
 //! `Interval`: ticks at a fixed period.
 //!
-//! Job: one `Sleep` that is reset at each tick, and what to do when ticks were missed. State: the sleep, the period.
-//! Thread class: any thread. Laws: 9, 10.
+//! Job: one `Sleep` that is reset at each tick, and what to do when ticks were missed. State: the sleep, the period, ticks
+//! since it waited. Thread class: any thread. Laws: 8 (one that cannot catch up yields), 9, 10.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
@@ -24,8 +24,11 @@ pub fn interval(period: Duration) -> Interval {
 /// Ticks at `start` and every `period` after it. Otherwise as [`interval`].
 pub fn interval_at(start: Instant, period: Duration) -> Interval {
     let period = if period.is_zero() { Duration::from_millis(1) } else { period };
-    Interval { sleep: sleep_until(start), period, missed: MissedTick::default() }
+    Interval { sleep: sleep_until(start), period, missed: MissedTick::default(), in_a_row: 0 }
 }
+
+/// Ticks in a row that are ready at once before others get their turn.
+const IN_A_ROW: u32 = 16;
 
 /// What an [`Interval`] does when a tick is taken so late that the next one has been missed as well.
 ///
@@ -57,7 +60,8 @@ pub enum MissedTick {
 /// Ticks at a fixed period: [`tick`](Interval::tick), or as an endless [`Stream`]. An item is the moment at which the
 /// tick was due; it never comes before that.
 ///
-/// Between two ticks nothing is armed unless it is polled. `Send`, `Sync` and `Unpin`.
+/// Between two ticks nothing is armed unless it is polled. One that is behind yields to other tasks every 16 ticks. `Send`,
+/// `Sync` and `Unpin`.
 ///
 /// ```
 /// # epoxide::block_on(async {
@@ -78,6 +82,8 @@ pub struct Interval {
     sleep: Sleep,
     period: Duration,
     missed: MissedTick,
+    /// Ticks since it last waited or yielded.
+    in_a_row: u32,
 }
 
 impl Interval {
@@ -90,7 +96,17 @@ impl Interval {
 
     /// Polls for the next tick; the last poll's waker is the one that is woken.
     pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
-        ready!(Pin::new(&mut self.sleep).poll(cx));
+        if self.in_a_row >= IN_A_ROW {
+            // Its period is shorter than what is done at each tick: the task would never let go of its thread.
+            self.in_a_row = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if Pin::new(&mut self.sleep).poll(cx).is_pending() {
+            self.in_a_row = 0;
+            return Poll::Pending;
+        }
+        self.in_a_row += 1;
         let due = self.sleep.deadline();
         self.sleep.reset(self.missed.next(due, clock::now(), self.period));
         Poll::Ready(due)

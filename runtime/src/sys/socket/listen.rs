@@ -51,6 +51,15 @@ pub(crate) fn tcp_listeners(
     Ok(sockets)
 }
 
+/// A socket that somebody else made is to be accepted from: non-blocking from now on. One that does not listen is refused.
+pub(crate) fn ready_made_listener(fd: BorrowedFd<'_>) -> io::Result<()> {
+    if !options::listens(fd)? {
+        let text = "the socket does not listen: call listen(2) on it first";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    calls::set_nonblocking(fd)
+}
+
 /// accept4(2), non-blocking and CLOEXEC: one attempt, repeated only when a signal came first.
 pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     calls::accept4(fd)

@@ -149,6 +149,11 @@ pub(super) fn tcp_info_acked(fd: BorrowedFd<'_>) -> io::Result<u64> {
     get::<[u64; 16]>(fd, IPPROTO_TCP, libc::TCP_INFO).map(|[.., acked]| acked)
 }
 
+/// SO_ACCEPTCONN: does it listen?
+pub(super) fn listens(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    get_bool(fd, SOL_SOCKET, libc::SO_ACCEPTCONN)
+}
+
 /// SO_DOMAIN, SO_TYPE and SO_PROTOCOL.
 pub(super) fn kind(fd: BorrowedFd<'_>) -> io::Result<(c_int, c_int, c_int)> {
     Ok((

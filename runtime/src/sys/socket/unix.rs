@@ -16,7 +16,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::UnixAddr;
 
-use super::calls;
+use super::connect::ConnectSetup;
+use super::{calls, options};
 use crate::sys::error::{SysError, errno_of};
 
 /// The path of a listening socket of ours. Dropping it unlinks the path if it still is that socket.
@@ -36,9 +37,16 @@ impl Drop for UnixPath {
     }
 }
 
-/// Connects at once: a unix connect never is in progress. With a full backlog it fails with EAGAIN.
-pub(crate) fn unix_connect(addr: &SocketAddr) -> io::Result<OwnedFd> {
+/// Connects at once: a unix connect never is in progress. With a full backlog it fails with EAGAIN. The sizes of the buffers
+/// are those of `setup`; there is no address to connect from.
+pub(crate) fn unix_connect(addr: &SocketAddr, setup: ConnectSetup) -> io::Result<OwnedFd> {
     let socket = calls::unix_socket()?;
+    if let Some(bytes) = setup.recv_buffer {
+        options::set_recv_buffer_size(socket.as_fd(), bytes)?;
+    }
+    if let Some(bytes) = setup.send_buffer {
+        options::set_send_buffer_size(socket.as_fd(), bytes)?;
+    }
     loop {
         match calls::connect_unix(socket.as_fd(), &to_nix(addr)?) {
             Ok(()) => return Ok(socket),
@@ -111,7 +119,7 @@ fn remove_stale(addr: &SocketAddr, in_use: io::Error) -> io::Result<()> {
     if !meta.file_type().is_socket() {
         return Err(said("something that is no socket is at"));
     }
-    match unix_connect(addr) {
+    match unix_connect(addr, ConnectSetup::default()) {
         Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(SysError::wrap("unlink the stale socket", path.display(), error))
@@ -163,6 +171,10 @@ mod tests {
 
     use super::*;
 
+    fn connected(addr: &SocketAddr) -> io::Result<OwnedFd> {
+        unix_connect(addr, ConnectSetup::default())
+    }
+
     /// A directory of its own per call, removed at the end.
     struct Scratch(PathBuf);
 
@@ -198,7 +210,7 @@ mod tests {
         let error = unix_listener(&addr, 8, None).unwrap_err();
         assert_eq!(errno_of(&error), Some(libc::EADDRINUSE));
         assert!(error.to_string().contains("somebody listens on"), "{error}");
-        unix_connect(&addr).unwrap();
+        connected(&addr).unwrap();
         drop((listener, guard));
         assert!(!path.exists());
     }
@@ -222,7 +234,7 @@ mod tests {
                 (have(), one.join().unwrap())
             });
             assert!(one.is_ok() != other.is_ok(), "round {round}: {one:?}, {other:?}");
-            unix_connect(&addr).unwrap();
+            connected(&addr).unwrap();
         }
     }
 
@@ -259,10 +271,10 @@ mod tests {
         let (listener, path) = unix_listener(&addr, 0, None).unwrap();
         assert!(path.is_none());
         assert_eq!(unix_local_addr(listener.as_fd()).unwrap().as_abstract_name(), Some(name.as_bytes()));
-        let first = unix_connect(&addr).unwrap();
+        let first = connected(&addr).unwrap();
         assert_eq!(unix_peer_addr(first.as_fd()).unwrap().as_abstract_name(), Some(name.as_bytes()));
         assert!(unix_local_addr(first.as_fd()).unwrap().is_unnamed());
-        let full = (0..64).map(|_| unix_connect(&addr)).find_map(Result::err).expect("the backlog fills");
+        let full = (0..64).map(|_| connected(&addr)).find_map(Result::err).expect("the backlog fills");
         assert_eq!(full.raw_os_error(), Some(libc::EAGAIN));
     }
 }
