@@ -196,7 +196,7 @@ pub trait Transmit: Send + 'static {
     /// A handle that closes or resets the connection from any thread.
     fn close_handle(&self) -> CloseHandle;
 
-    /// Bytes a second that the peer must take on average over every 5 s or more of a waiting flush; 0 is off. A
+    /// Bytes a second that the peer must take on average over every 5 to 20 s of a waiting flush; 0 is off. A
     /// transport without such a clock does nothing.
     fn set_min_send_rate(&self, bytes_per_second: u64) {
         let _ = bytes_per_second;

@@ -31,8 +31,8 @@ pub struct ReactorConfig {
     /// How long a waiting flush may go without the peer acknowledging a byte. Kernels acknowledge in steps: one that reads
     /// 2 KB/s may do so every half minute. Default 60 s.
     pub send_timeout: Duration,
-    /// Bytes a second that the peer must take on average over every 5 s or more of a waiting flush; 0 (the default) is off.
-    /// Looked at when it acknowledges something; one that does not is `send_timeout`'s, or a MiB short.
+    /// Bytes a second that the peer must take on average over every 5 to 20 s of a waiting flush; 0 (the default) is off.
+    /// Looked at after 5 s, when it acknowledges something, and after 20 s at the latest.
     pub min_send_rate: u64,
     /// How long the peer's FIN is waited for after the handler has let go. Default 5 s.
     pub linger: Duration,

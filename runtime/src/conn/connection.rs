@@ -284,7 +284,7 @@ macro_rules! facts {
                 ReadTimeoutSuspended::new(&self.$($body).+)
             }
 
-            /// Bytes a second that the peer must take on average over every 5 s or more of a waiting flush, in place
+            /// Bytes a second that the peer must take on average over every 5 to 20 s of a waiting flush, in place
             /// of [`ReactorConfig::min_send_rate`](crate::ReactorConfig::min_send_rate); 0 is off. Any thread.
             pub fn set_min_send_rate(&self, bytes_per_second: u64) {
                 let rate = bytes_per_second.min(REACTORS_RATE - 1);

@@ -12,10 +12,9 @@
 //!   message: there it is restarted when it holds less, or took more.
 //! - kernel TLS: a flush that waits for the kernel is looked at, as at an edge (`conn/kernel_tx`). What the kernel took it may
 //!   still hold back from TCP, so the send clock goes by what TCP says that the peer acknowledged.
-//! - send rate: over every window of 5 s or more of a flush in flight, the peer acknowledged `min_send_rate` on average. The
+//! - send rate: over every window of 5 to 20 s of a flush in flight, the peer acknowledged `min_send_rate` on average. The
 //!   kernel of a slow reader acknowledges in steps: of 131072 bytes of SO_RCVBUF 60 to 130 KB at a time, one of 10 KB/s every
-//!   6 to 13 s (Linux 6.18). So a window ends with a step. Until then it is the send clock that bounds the wait, and the most
-//!   that a step may be.
+//!   6 to 13 s (Linux 6.18). So a window ends with a step, if one comes in time, or once no step could make up for it.
 
 use super::Reactor;
 use crate::conn::body::{Body, REACTORS_RATE, ends};
@@ -34,8 +33,9 @@ const TICK_MS: u64 = 250;
 const PORTION: usize = 1024;
 /// Ticks between two returns of unused buffers to the system (4 s).
 const SHRINK_TICKS: u64 = 16;
-/// Milliseconds over which the send rate is averaged, at least.
+/// Milliseconds over which the send rate is averaged: at least, up to something acknowledged, and at most.
 const RATE_WINDOW_MS: u64 = 5000;
+const LONGEST_WINDOW_MS: u64 = 20_000;
 /// More than this is not acknowledged at one time by a peer that has fallen behind (a sixteenth of its buffer), in bytes.
 const MOST_AT_A_TIME: i64 = 1024 * 1024;
 
@@ -102,10 +102,11 @@ impl Watch {
         }
         let due = i64::try_from(rate.saturating_mul(time) / 1000).unwrap_or(i64::MAX);
         let short = due.saturating_sub(window.last - window.first);
-        if grew && short <= 0 {
+        let is_over = grew || time >= LONGEST_WINDOW_MS;
+        if is_over && short <= 0 {
             *window = Window { began: now, first: taken, last: taken };
         }
-        short > if grew { 0 } else { MOST_AT_A_TIME }
+        short > if is_over { 0 } else { MOST_AT_A_TIME }
     }
 }
 
@@ -290,17 +291,28 @@ mod tests {
         assert_eq!(watch.look(tcp(taken), at, 60 * SECOND, 20_000), Some(Clock::SendRate));
         let mut watch = Watch::default();
         assert_eq!(watch.look(tcp(0), 0, 60 * SECOND, 256), None);
-        assert_eq!(watch.look(tcp(1), 50_000, 60 * SECOND, 256), Some(Clock::SendRate));
+        assert_eq!(watch.look(tcp(1), 15_000, 60 * SECOND, 256), Some(Clock::SendRate));
     }
 
-    /// With the send clock off, and long before it when the rate is high.
+    /// As soon as no step could make up for it, and after 20 s at the latest.
     #[test]
     fn a_peer_that_takes_nothing_falls_short_of_any_rate() {
-        for (rate, from, to) in [(1 << 20, 5000, 5000), (256, 4_000_000, 4_100_000)] {
+        for (rate, at) in [(1 << 20, 5000), (100_000, 10_500), (256, 20_000), (1, 20_000)] {
             let mut watch = Watch::default();
-            let end = (0..=to).step_by(250).find(|now| watch.look(tcp(7), *now, Duration::ZERO, rate).is_some());
-            assert!(end.is_some_and(|end| (from..=to).contains(&end)), "{rate}: {end:?}");
+            let end = (0..30_000).step_by(250).find(|now| watch.look(tcp(7), *now, Duration::ZERO, rate).is_some());
+            assert_eq!(end, Some(at), "{rate} a second");
         }
+    }
+
+    /// One that took more than enough in a step is not judged by the silence behind it before a whole window is over.
+    #[test]
+    fn a_large_step_is_good_for_a_window() {
+        let mut watch = Watch::default();
+        let looks = [(0, 0), (60_000, 4750), (60_000, 24_500), (60_000, 39_750)];
+        for (taken, now) in looks {
+            assert_eq!(watch.look(tcp(taken), now, Duration::ZERO, 256), None, "at {now}");
+        }
+        assert_eq!(watch.look(tcp(60_000), 44_500, Duration::ZERO, 256), Some(Clock::SendRate));
     }
 
     /// A flush on another thread: the kernel took bytes that `accepted` does not hold yet.

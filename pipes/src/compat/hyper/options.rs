@@ -129,7 +129,7 @@ setters! {
     /// HTTP/2: streams that this side has reset because of the client's errors, before the connection is ended; at
     /// least 1. Default 1024.
     max_local_resets: usize,
-    /// Bytes a second that the client must take on average over every 5 s or more of a waiting flush; 0 is off.
+    /// Bytes a second that the client must take on average over every 5 to 20 s of a waiting flush; 0 is off.
     /// Default 256.
     min_send_rate: u64,
     /// HTTP/1: may a connection serve more than one request? Default true.
