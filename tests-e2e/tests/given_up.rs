@@ -263,7 +263,7 @@ fn a_connection_that_comes_back_to_nobody_is_reset() {
                 waits.wait().await;
                 conn
             };
-            let step = handles[0].workers().spawn(step).ok().expect("the pool runs");
+            let step = handles[0].workers().spawn(step).expect("the pool runs");
             if is_done_before {
                 gate.open();
                 assert!(wait_until(SOON, || step.is_finished()));
@@ -276,9 +276,9 @@ fn a_connection_that_comes_back_to_nobody_is_reset() {
             let waiting = handles[1].spawn(waiting).unwrap();
             assert!(held.wait_waiting(1, SOON));
             if by_stop {
-                handles[1].stop()
+                handles[1].stop();
             } else {
-                waiting.abort()
+                waiting.abort();
             }
             assert!(block_within(waiting, SOON).expect("settles").is_err());
             gate.open();
@@ -301,7 +301,7 @@ fn a_connection_that_comes_back_to_a_handle_that_was_let_go_ends_in_good_order()
         waits.wait().await;
         conn
     };
-    handles[0].workers().spawn(step).ok().expect("the pool runs").detach();
+    handles[0].workers().spawn(step).expect("the pool runs").detach();
     gate.open();
     let mut got = Vec::new();
     client.read_to_end(&mut got).unwrap();
