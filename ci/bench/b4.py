@@ -1,5 +1,5 @@
-"""B4: handlers wholly on worker threads (sample `threadpool`), with and without the optimistic recv, with naps of the
-reactor before it waits (`moderated`), against the same code
+"""B4: handlers wholly on worker threads (sample `threadpool`), with and without the optimistic recv, without the
+reactor's giving way to its workers (`prompt`: no naps before it waits, and its wake interrupts them), against the same code
 with every read and flush posted to the reactor (`funnel`) and tokio's multi-thread runtime with two workers.
 Syscalls per request (strace) at 64 connections and at one, instructions per request at 8; CPU per request in rounds is
 shown, and judged only where the machine is quiet enough.
@@ -20,7 +20,7 @@ AGAIN = "threadpool_again"  # the same program: what this machine calls equal
 
 def commands():
     ours = f"{servers.sample('threadpool')} --addr {{addr}} --reactors 1 --workers 2 --body bench"
-    return {"threadpool": ours, "no_optimistic": ours + " --optimistic false", "moderated": ours + " --moderation 50",
+    return {"threadpool": ours, "no_optimistic": ours + " --optimistic false", "prompt": ours + " --moderation 0",
             "funnel": f"{micro.TARGET}/release/funnel --addr {{addr}} --reactors 1 --workers 2 --body bench",
             "tokio_mt": f"{servers.PEERS_TARGET}/release/tokio_mt {{addr}} 2"}
 

@@ -60,8 +60,13 @@ pub struct ReactorConfig {
     /// For how long a reactor that ran no task of its own may sleep before it waits for events again, so that one wait
     /// brings several: at most 50 us. It pays where handlers run on other threads, adapts to what it brings, and is nothing
     /// while events come one by one. Posts and wakes from other threads may wait for its end. Zero, the default, is off:
-    /// measure it ([`Stats::naps`](crate::Stats::naps)), as virtual machines set timers at different prices. On a thread
-    /// that is not the runtime's own it lasts as much longer as that thread's timer slack (prctl(2)).
+    /// measure it ([`Stats::naps`](crate::Stats::naps)), as virtual machines set timers at different prices.
+    ///
+    /// More than zero also makes the runtime's reactor thread give way: it becomes a batch thread (SCHED_BATCH, sched(7)) if
+    /// it was an ordinary one, so that its wake does not interrupt the worker that runs on its CPU. Beside somebody who
+    /// computes on that CPU it is later, by a slice (3 ms are common). Threads that handlers start on it inherit that; those
+    /// of the runtime do not. On a thread that is not the runtime's own ([`Reactor::builder`](crate::Reactor::builder))
+    /// nothing of that thread is changed, and a nap lasts as much longer as its timer slack (prctl(2)).
     pub moderation: Duration,
 }
 

@@ -83,6 +83,33 @@ fn what_other_threads_send_during_a_nap_is_served() {
     assert_pool_quiet(&server, 0);
 }
 
+/// The policy of the calling thread (field 41 of proc_pid_stat(5)): 0 is SCHED_OTHER, 3 is SCHED_BATCH.
+fn policy() -> u32 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let behind_the_name = stat.rsplit_once(')').unwrap().1;
+    behind_the_name.split_whitespace().nth(41 - 3).unwrap().parse().unwrap()
+}
+
+/// Its thread does not preempt; the runtime's threads that it happens to start are ordinary ones.
+#[test]
+fn a_moderated_reactor_gives_way_and_its_workers_do_not() {
+    const OTHER: u32 = 0;
+    const BATCH: u32 = 3;
+    assert_eq!(policy(), OTHER, "the test wants an ordinary thread");
+    let case = Case::start();
+    for (moderation, expected) in [(Duration::from_micros(1), BATCH), (Duration::ZERO, OTHER)] {
+        let server = Server::start(&case, |b| {
+            b.config(ReactorConfig { moderation, ..ReactorConfig::default() });
+        });
+        let seen = server.reactor().spawn(async {
+            let worker = workers::spawn(async { policy() }).await.unwrap();
+            let pool = workers::spawn_blocking(policy).await.unwrap();
+            (policy(), worker, pool)
+        });
+        assert_eq!(block_within(seen.unwrap(), SOON).unwrap().unwrap(), (expected, OTHER, OTHER), "{moderation:?}");
+    }
+}
+
 /// Reactors that run their handlers themselves do not nap: only where several edges of one wait wake nobody, as those of
 /// new connections do.
 #[test]

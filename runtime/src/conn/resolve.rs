@@ -6,8 +6,8 @@
 
 use crate::exec::run;
 use crate::sync::lock;
-use crate::sys::affinity;
 use crate::sys::error::SysError;
+use crate::sys::{affinity, schedule};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
@@ -109,6 +109,7 @@ fn submit(job: Job) -> io::Result<()> {
 fn serve() {
     // Whoever started it may be pinned; it looks names up for all.
     affinity::unpin_current();
+    schedule::inherit_nothing();
     let mut pool = lock(&POOL);
     loop {
         while let Some(job) = pool.queue.pop_front() {

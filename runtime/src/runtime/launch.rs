@@ -172,6 +172,7 @@ fn reactor_thread(plan: Plan, started: Sender<io::Result<()>>) {
     hooks.enter.around(|entered| {
         if !home.config.moderation.is_zero() {
             sys::clock::punctual();
+            sys::schedule::give_way();
         }
         let ready = pin(core).and_then(|()| if entered { Ok(()) } else { Err(not_entered()) });
         match ready.inspect_err(|_| home.abandon()).and_then(|()| start(home, listeners, limit, &hooks)) {

@@ -19,13 +19,15 @@
 //! | [`affinity`] | `sched_getaffinity`, `sched_setaffinity` |
 //! | [`limits`] | `getrlimit`, `setrlimit` |
 //! | [`clock`] | `clock_gettime(CLOCK_MONOTONIC_COARSE)` |
+//! | [`schedule`] | `sched_getscheduler`, `sched_setscheduler` |
 //! | [`signal`] | `sigaction`, `pthread_sigmask`, `pipe2`, `poll`, and the pipe's `read` and `write` |
 //! | `chaos` | none: what the doors do when a plan tells them to misbehave (with `--cfg epoxide_chaos` only) |
 //! | [`errno`] | none: the errnos that the crate sorts by |
 //! | [`error`] | none: the error that names the step and keeps the errno |
 //!
 //! Files that need `unsafe` opt in at their top and give a SAFETY comment per block:
-//! `chaos/look.rs`, `file.rs`, `ktls.rs`, `socket/calls.rs`, `socket/options.rs` and `signal.rs`.
+//! `chaos/look.rs`, `file.rs`, `ktls.rs`, `schedule.rs`, `socket/calls.rs`, `socket/options.rs` and
+//! `signal.rs`.
 
 use std::io as std_io;
 use std::time::Duration;
@@ -44,6 +46,7 @@ pub(crate) mod file;
 pub(crate) mod io;
 pub(crate) mod ktls;
 pub(crate) mod limits;
+pub(crate) mod schedule;
 pub(crate) mod signal;
 pub(crate) mod socket;
 

@@ -56,6 +56,7 @@ impl TimerThread {
     fn run(&self) {
         // Whoever started it may be pinned; it serves all.
         crate::sys::affinity::unpin_current();
+        crate::sys::schedule::inherit_nothing();
         let _entered = self.driver.enter();
         loop {
             self.driver.fire(clock::now());

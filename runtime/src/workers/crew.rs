@@ -107,6 +107,7 @@ impl Crew {
             // Refused when the process's CPUs have changed meanwhile: then it stays where it is.
             let _ = sys::affinity::restore(affinity);
         }
+        sys::schedule::inherit_nothing();
         let _ = sys::signal::block_in_this_thread();
         let home = self.setting.home(index);
         let timers = home.as_ref().and_then(|home| home.timers.get::<Driver>());
