@@ -12,8 +12,9 @@ use epoxide_pipes::{ClientOptions, HttpClient, HttpClientError, HttpOptions, ser
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::uri::Authority;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -114,7 +115,7 @@ fn passed_on<B: Body>(
     if request.method() == Method::CONNECT {
         return Err(StatusCode::NOT_IMPLEMENTED);
     }
-    if request.headers().get_all(header::HOST).iter().count() > 1 {
+    if !has_one_host(&request) {
         return Err(StatusCode::BAD_REQUEST);
     }
     // The target's host counts (RFC 9112, 3.2.2), and over HTTP/2 it is the only one (RFC 9113, 8.3.1).
@@ -135,6 +136,20 @@ fn passed_on<B: Body>(
         request.headers_mut().remove(header::EXPECT);
     }
     Ok(request)
+}
+
+/// RFC 9112, 3.2: one `Host` that can be one, which HTTP/1.0 and HTTP/2 may leave out; of nobody, it may be empty.
+fn has_one_host<B>(request: &Request<B>) -> bool {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let named = match (hosts.next(), hosts.next()) {
+        (None, _) => return request.version() != Version::HTTP_11,
+        (Some(host), None) => host.as_bytes(),
+        (Some(_), Some(_)) => return false,
+    };
+    let Ok(host) = Authority::try_from(named) else { return named.is_empty() };
+    // What is behind the name: nothing, or a colon and digits. (`port` says `None` to a port that is no number.)
+    let port = host.as_str().strip_prefix(host.host()).map(|port| port.strip_prefix(':').unwrap_or(port));
+    port.is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Removes what belongs to one hop, and what `Connection` names as such: of `Host` nobody may say that.
@@ -197,10 +212,34 @@ mod tests {
         };
         let is = |name: &str| Ok(Some(name.to_owned()));
         assert_eq!(host("/path", &["site"]), is("site"));
-        // As HTTP/2 brings it, and an absolute target, whose host outdoes the header.
-        assert_eq!(host("http://site:8/path", &[]), is("site:8"));
+        // An absolute target, whose host outdoes the header, and as HTTP/2 brings it.
+        assert_eq!(host("http://site:8/path", &["other"]), is("site:8"));
+        let headers = passed(|request| {
+            *request.version_mut() = Version::HTTP_2;
+            *request.uri_mut() = "http://site:8/path".parse().unwrap();
+        });
+        assert_eq!(headers.unwrap()[header::HOST], "site:8");
         assert_eq!(host("http://me:pw@site/path", &["other"]), is("site"));
-        assert_eq!(host("/path", &["site", "other"]), Err(StatusCode::BAD_REQUEST));
+        for right in ["", "site:", "site:80", "[::1]", "[::1]:80"] {
+            assert_eq!(host("/path", &[right]), is(right));
+        }
+        for wrong in [
+            &[][..],
+            &["site", "other"],
+            &["site", "site"],
+            &["me@site"],
+            &["a site"],
+            &["site/path"],
+            &["site:x"],
+            &["[::1]x"],
+        ] {
+            assert_eq!(host("/path", wrong), Err(StatusCode::BAD_REQUEST), "{wrong:?}");
+        }
+        // Who may leave it out.
+        for version in [Version::HTTP_10, Version::HTTP_2] {
+            let headers = passed(|request| *request.version_mut() = version);
+            assert!(!headers.unwrap().contains_key(header::HOST), "{version:?}");
+        }
     }
 
     /// Else a client could have the server behind take the request for one to itself, whatever host was asked for.

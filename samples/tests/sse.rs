@@ -58,6 +58,19 @@ fn joined(sse: &Sample, listeners: usize) {
     }
 }
 
+/// A line that is not UTF-8 does not end the typing.
+#[test]
+fn typed_lines_are_published_whatever_they_hold() {
+    let (sse, mut typed) = Sample::start_typing(SSE, &[]);
+    let mut listener = Listener::join(&sse);
+    joined(&sse, 1);
+    typed.write_all(b"caf\xe9\nand\x00this\r\n\nlast\n").unwrap();
+    let mut events = std::iter::repeat_with(|| listener.event()).filter(|event| event != "data: are you there\n\n");
+    for expected in ["data: caf\u{fffd}\n\n", "data: and\0this\n\n", "data: \n\n", "data: last\n\n"] {
+        assert_eq!(events.next().unwrap(), expected);
+    }
+}
+
 #[test]
 fn events_reach_every_listener_whole_and_in_order() {
     let sse = Sample::start(SSE, &["--ping", "1"]);

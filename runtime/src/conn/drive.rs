@@ -15,6 +15,7 @@ use crate::exec::local::{self, Here};
 use crate::stats::Count;
 use crate::sync::lock;
 use crate::sync::plain::Ordering;
+use crate::sync::quiet::quiet;
 use crate::sys;
 use std::os::fd::AsFd;
 use std::sync::MutexGuard;
@@ -191,7 +192,8 @@ fn put_back(body: &Body, bytes: &mut Outgoing, counted: &mut bool, waiter: Optio
         None => None,
     };
     drop(slow);
-    drop(old);
+    // A panic must not leave Flushing owned by nobody.
+    quiet(|| drop(old));
 }
 
 /// Reactor: a writable edge or an owed turn gave it the flush.

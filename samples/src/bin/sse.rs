@@ -50,8 +50,9 @@ fn main() -> io::Result<()> {
     let typed = hub.clone();
     // Not joined: nothing ends a read of stdin.
     std::thread::spawn(move || {
-        for line in io::stdin().lock().lines().map_while(Result::ok) {
-            let _ = publish(&typed, &line);
+        // Not `lines`: that ends at the first line that is not UTF-8.
+        for line in io::stdin().lock().split(b'\n').map_while(Result::ok) {
+            let _ = publish(&typed, &String::from_utf8_lossy(&line));
         }
     });
     server::run_runtime("sse", runtime, Duration::from_secs(5), |addr| {
@@ -67,7 +68,9 @@ fn main() -> io::Result<()> {
 /// One event: each line of the text is a `data:` line of it. Says how many listeners it went out to.
 fn publish(hub: &Hub, text: &str) -> io::Result<usize> {
     let mut event = String::with_capacity(text.len() + 16);
-    for line in text.lines() {
+    // Of nothing, one empty line: an event without data is none.
+    let lines = text.lines().chain(text.is_empty().then_some(""));
+    for line in lines {
         event.push_str("data: ");
         // A lone CR would end the line for the listener.
         event.extend(line.chars().filter(|c| *c != '\r'));

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -20,20 +20,28 @@ pub(crate) struct Sample {
 impl Sample {
     /// Starts it on a port of the kernel's choice and waits for its one line.
     pub(crate) fn start(program: &str, args: &[&str]) -> Self {
-        Self::start_with(program, args, Stdio::inherit())
+        Self::start_with(program, args, Stdio::null(), Stdio::inherit())
     }
 
     /// The same, with a standard error for [`stderr`](Self::stderr).
     #[allow(dead_code, reason = "each test file has this module to itself")]
     pub(crate) fn start_heard(program: &str, args: &[&str]) -> Self {
-        Self::start_with(program, args, Stdio::piped())
+        Self::start_with(program, args, Stdio::null(), Stdio::piped())
     }
 
-    fn start_with(program: &str, args: &[&str], stderr: Stdio) -> Self {
+    /// The same, with a standard input to type into.
+    #[allow(dead_code, reason = "each test file has this module to itself")]
+    pub(crate) fn start_typing(program: &str, args: &[&str]) -> (Self, ChildStdin) {
+        let mut sample = Self::start_with(program, args, Stdio::piped(), Stdio::inherit());
+        let typed = sample.child.stdin.take().expect("its standard input is piped");
+        (sample, typed)
+    }
+
+    fn start_with(program: &str, args: &[&str], stdin: Stdio, stderr: Stdio) -> Self {
         let mut child = Command::new(program)
             .args(["--addr", "127.0.0.1", "--port", "0", "--reactors", "2"])
             .args(args)
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stderr(stderr)
             .stdout(Stdio::piped())
             .spawn()
