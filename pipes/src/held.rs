@@ -86,7 +86,7 @@ impl Held {
     }
 
     /// The first buffer, when nothing is held.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_first(&mut self, buf: RecvBuf) {
         self.len = buf.len();
         self.one = Some(buf);

@@ -259,9 +259,21 @@ impl<R: Receive> PipeReader<R> {
     }
 
     /// With nothing held: a buffer, or an end. A drain's end is none of the peer's: it is told once, and not kept.
-    #[inline]
+    /// One place that reads, so that the whole path to recv(2) is in line; who comes late has another (79 instructions).
+    #[inline(always)]
     fn poll_first_buffer(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Told>> {
+        let received = self.half.poll_receive_as(cx, idle);
+        self.first(received, idle)
+    }
+
+    #[cold]
+    fn poll_first_late(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Told>> {
         let received = if idle { self.half.poll_receive_idle(cx) } else { self.half.poll_receive(cx) };
+        self.first(received, idle)
+    }
+
+    #[inline(always)]
+    fn first(&mut self, received: Poll<io::Result<Option<RecvBuf>>>, idle: bool) -> Poll<io::Result<Told>> {
         match received {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(Some(buf))) => {
@@ -290,7 +302,7 @@ impl<R: Receive> PipeReader<R> {
             return Poll::Ready(Ok(Told::Bytes));
         }
         match self.held.len() {
-            0 => self.poll_first_buffer(cx, idle),
+            0 => self.poll_first_late(cx, idle),
             held if held >= self.max_held => Poll::Ready(Err(too_much(held, self.max_held))),
             _ => self.poll_behind(cx).map_ok(|()| Told::Bytes),
         }

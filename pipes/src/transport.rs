@@ -48,6 +48,13 @@ pub trait Receive: Send + 'static {
     /// Why the connection ended.
     fn poll_receive_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>>;
 
+    /// Whichever of the two.
+    #[doc(hidden)]
+    #[inline]
+    fn poll_receive_as(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Option<RecvBuf>>> {
+        if idle { self.poll_receive_idle(cx) } else { self.poll_receive(cx) }
+    }
+
     /// Receives behind the bytes of `buf`, and returns how many came; 0 is the peer's end.
     ///
     /// # Errors
@@ -235,6 +242,11 @@ impl Receive for ReadHalf {
     #[inline]
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RecvBuf>>> {
         self.poll_read(cx)
+    }
+
+    #[inline]
+    fn poll_receive_as(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Option<RecvBuf>>> {
+        self.poll_read_as(cx, idle)
     }
 
     #[inline]

@@ -82,6 +82,13 @@ impl ReadHalf {
         self.poll_buffer(cx, Intent::Idle)
     }
 
+    /// For pipes: one of the two. With one place that reads, the compiler leaves the whole path in line.
+    #[doc(hidden)]
+    #[inline]
+    pub fn poll_read_as(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<Option<RecvBuf>>> {
+        self.poll_buffer(cx, if idle { Intent::Idle } else { Intent::Busy })
+    }
+
     /// The poll form of [`read_more`](Self::read_more); see [`poll_read`](Self::poll_read).
     pub fn poll_read_more(&mut self, cx: &mut Context<'_>, buf: &mut RecvBuf) -> Poll<io::Result<usize>> {
         let (home, max) = (self.pool, self.body.home.config.max_read_buffer);
