@@ -216,6 +216,11 @@ impl FlushWord {
         self.0.load(Ordering::Acquire) & STATE == IDLE
     }
 
+    /// The same on a connection that is open: everything is out.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (STATE | CLOSED) == IDLE
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire) & CLOSED != 0
     }
@@ -265,6 +270,10 @@ mod tests {
                 );
                 let over = after(before, FlushWord::is_over);
                 assert_eq!(over, (before, state == IDLE && fin & FIN != 0), "is_over in {name}");
+                for closed in [0, CLOSED] {
+                    let rest = after(before | closed, FlushWord::is_at_rest);
+                    assert_eq!(rest, (before | closed, state == IDLE && closed == 0), "is_at_rest in {name}");
+                }
                 let kick = match state {
                     IDLE if fin & FIN != 0 => (IDLE, Kick::Closed),
                     IDLE => (FLUSHING, Kick::Own),

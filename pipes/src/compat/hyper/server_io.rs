@@ -15,7 +15,6 @@ use crate::ByteStream;
 use crate::transport::{Receive, Transmit};
 use epoxide::ReadTimeoutSuspended;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -84,7 +83,8 @@ impl<R: Receive, W: Transmit> ServerIo<R, W> {
             return self.stream.input.poll_fill(cx);
         }
         // Ends at a drain, too: hyper sees the end of its input.
-        Pin::new(&mut self.stream.input.read_idle()).poll(cx).map_ok(|_| ())
+        self.stream.input.begin_wait();
+        self.stream.input.poll_read(cx, true).map_ok(|_| ())
     }
 
     /// Looks whether the client has gone, while hyper waits for the handler.
