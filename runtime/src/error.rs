@@ -133,6 +133,7 @@ impl fmt::Display for CloseReason {
         match self {
             Self::PeerFin => f.write_str("the peer closed the connection"),
             Self::PeerReset { errno } => write!(f, "the peer reset the connection (os error {errno})"),
+            Self::Io { op, errno: 0 } => write!(f, "{op} failed without an errno"),
             Self::Io { op, errno } => write!(f, "{op} failed: {}", io::Error::from_raw_os_error(*errno)),
             Self::Timeout(clock) => write!(f, "the connection was closed by its {clock}"),
             Self::Local => f.write_str("the connection was closed on this side"),

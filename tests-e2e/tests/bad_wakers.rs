@@ -1,14 +1,16 @@
 //! Wakers of other executors that panic as they are dropped: what a reactor drops for them is user code like any other
 //! (law 10), and costs the reactor nothing.
 
+use std::io::Read;
 use std::mem::ManuallyDrop;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use epoxide::Connection;
+use epoxide::{AsyncFd, Connection};
 use epoxide_tests_e2e::{Case, Ending, Peer, Server, handing_over, pattern, provoke_panic, wait_until};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -77,5 +79,22 @@ fn the_waker_of_a_writer_that_let_go() {
     let (got, ending) = peer.read_to_end(SOON);
     assert_eq!((got.len(), ending), (body.len(), Ending::Eof));
     drop(peer);
+    check_alive(&server, &accepted);
+}
+
+/// The reactor is told first: its duplicate of the descriptor is closed all the same.
+#[test]
+fn the_waker_of_a_descriptor_that_is_let_go() {
+    let case = Case::start();
+    let (server, accepted) = handing_over(&case, |_| {});
+    let drops = Arc::new(AtomicUsize::new(0));
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let watched = AsyncFd::new_on(&server.reactor(), ours).unwrap();
+    poll_badly(&drops, |cx| watched.poll_readable(cx).map(drop));
+    drop(watched);
+    assert_eq!(drops.load(Ordering::Acquire), 1, "nobody dropped it");
+    theirs.set_read_timeout(Some(SOON)).unwrap();
+    assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "somebody has the other end");
     check_alive(&server, &accepted);
 }

@@ -47,7 +47,8 @@ use std::task::{Context, Poll};
 /// the text; [`io::ErrorKind::TimedOut`] after [`ConnectOptions::timeout`]; [`io::ErrorKind::InvalidInput`] for an
 /// address that is none, or not of the family of [`ConnectOptions::local_addr`];
 /// [`io::ErrorKind::ConnectionAborted`] when the reactor stops; [`io::ErrorKind::WouldBlock`] (`EAGAIN`) for a unix
-/// listener whose backlog is full; [`io::ErrorKind::NotConnected`] on a thread without a current runtime.
+/// listener whose backlog is full; [`io::ErrorKind::QuotaExceeded`] when as many posts or look-ups wait as may; what the
+/// resolver says of a name; [`io::ErrorKind::NotConnected`] on a thread without a current runtime.
 ///
 /// # Cancel safety
 /// Dropping the future gives the attempt up and closes its sockets.

@@ -243,7 +243,7 @@ macro_rules! facts {
             /// The peer's address.
             ///
             /// # Errors
-            /// That of getpeername(2): `ENOTCONN` once the connection was reset.
+            /// That of getpeername(2): `ENOTCONN` once the connection was reset; `EAFNOSUPPORT` over a unix socket.
             pub fn peer_addr(&self) -> io::Result<SocketAddr> {
                 sys::socket::peer_addr(self.$($body).+.as_fd())
             }
@@ -251,7 +251,7 @@ macro_rules! facts {
             /// This side's address.
             ///
             /// # Errors
-            /// That of getsockname(2).
+            /// That of getsockname(2); `EAFNOSUPPORT` over a unix socket.
             pub fn local_addr(&self) -> io::Result<SocketAddr> {
                 sys::socket::local_addr(self.$($body).+.as_fd())
             }
@@ -274,7 +274,8 @@ macro_rules! facts {
 
             /// Closes the connection at `at` unless the deadline is moved or cleared (`None`) before: what waits on it
             /// resumes with [`Clock::Deadline`](crate::Clock::Deadline) and the name given here. Absolute: activity
-            /// does not move it. Any thread; the timer is the calling reactor's, elsewhere the process-wide one.
+            /// does not move it. Any thread; the timer is that of the reactor which the calling
+            /// thread is, or belongs to (a worker, an entered thread), elsewhere the process-wide one.
             pub fn set_deadline(&self, at: Option<Instant>, what: &'static str) {
                 deadline::set(&self.$($body).+, at, what);
             }

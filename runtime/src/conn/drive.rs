@@ -18,6 +18,7 @@ use crate::sync::plain::Ordering;
 use crate::sync::quiet::quiet;
 use crate::sys;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::MutexGuard;
 use std::task::{Context, Waker};
 
@@ -178,7 +179,18 @@ pub(crate) fn leave_closed(body: &Body) {
 /// The unsent remainder goes to the FRONT of the queue, and the waiter with it, BEFORE Flushing is left.
 fn put_back(body: &Body, bytes: &mut Outgoing, counted: &mut bool, waiter: Option<&Waker>) {
     // Cloned before the lock and dropped after it: both are user code (law 10).
-    let waiter = waiter.cloned();
+    let waiter = match catch_unwind(AssertUnwindSafe(|| waiter.cloned())) {
+        Ok(waiter) => waiter,
+        Err(thrown) => {
+            // Whoever flushes learns of it; the bytes are the reactor's.
+            put_back(body, bytes, counted, None);
+            match body.flush.owe() {
+                Leave::Closed => leave_closed(body),
+                _ => body.home.send(Msg::Owed(body.key())),
+            }
+            resume_unwind(thrown);
+        }
+    };
     let mut slow = lock(&body.slow);
     if !*counted {
         body.queued.fetch_add(bytes.len(), Ordering::Relaxed);

@@ -103,7 +103,7 @@ impl fmt::Display for RehomeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the connection was not moved: ")?;
         match self {
-            Self::Stopped => fmt::Display::fmt(&PostError::Stopped(()), f),
+            Self::Stopped => f.write_str("its target drains or has stopped"),
             Self::Full => fmt::Display::fmt(&PostError::Full(()), f),
             Self::Ended(reason) => reason.fmt(f),
             Self::Io(error) => error.fmt(f),
@@ -192,11 +192,12 @@ impl Future for Rehome<'_> {
 
 impl Drop for Rehome<'_> {
     fn drop(&mut self) {
-        self.connection.body().forget_writer();
         if let Some(next) = self.next.take() {
             // Still Arriving: the target forgets it, and the socket is none of its business.
             ending::abandon(&next);
         }
+        // User code last: the drop of a waker (law 10).
+        self.connection.body().forget_writer();
     }
 }
 

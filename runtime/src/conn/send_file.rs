@@ -342,10 +342,11 @@ fn give_back(body: &Body) {
     let unused = slow.waiter.take();
     let owned = body.flush.serve_owed();
     drop(slow);
-    drop(unused);
     if owned {
         finish(body);
     }
+    // User code last: a panic must not leave the flush owned (law 10).
+    drop(unused);
 }
 
 /// The owner is done with the file, and leaves: what a layer (TLS) has queued meanwhile, its end perhaps, goes out behind

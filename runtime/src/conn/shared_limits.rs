@@ -62,7 +62,7 @@ pub enum SendOutcome {
     Sent,
     /// It waits for the peer, or for another thread that sends; it goes out behind what was accepted before.
     Queued,
-    /// Nothing of it goes out; it comes back.
+    /// Nothing of it goes out; it comes back. (Only if the connection ended during this very call, the peer may have a part.)
     Refused(Refusal, Bytes),
 }
 

@@ -110,13 +110,14 @@ impl Watch {
         self.side(side).forget(place);
     }
 
-    /// The user is gone: the reactor forgets the descriptor.
+    /// The user is gone: the reactor forgets the descriptor. It is told first: the drop of a waker is user code (law 10).
     pub(crate) fn leave(&self) {
-        self.forget(Side::Read, &Place::of_polls());
-        self.forget(Side::Write, &Place::of_polls());
         let before = self.state.fetch_or(GONE, Ordering::AcqRel);
         if before & KNOWN != 0 && self.home.stage() < Stage::Stopped {
             self.home.send(Msg::LetGo(Key(self.key.load(Ordering::Acquire))));
+        }
+        for side in [Side::Read, Side::Write] {
+            run::caught(|| self.forget(side, &Place::of_polls()));
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::reactor::Ended;
 use crate::sync::lock;
-use crate::sync::quiet::quiet;
+use crate::sync::quiet::wake_all;
 use crate::time;
 use crate::workers::pools::Pools;
 use std::io;
@@ -56,9 +56,7 @@ impl Control {
             self.pools.close();
         }
         self.ended.notify_all();
-        for waiter in waiters {
-            quiet(|| waiter.wake());
-        }
+        wake_all(waiters);
     }
 
     pub(crate) fn is_over(&self) -> bool {

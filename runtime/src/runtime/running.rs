@@ -124,7 +124,8 @@ impl Runtime {
         all
     }
 
-    /// Runs a future on the calling thread while the reactors run on theirs.
+    /// Runs a future on the calling thread while the reactors run on theirs. The thread has no current runtime by that:
+    /// what wants one (`connect`, `spawn_blocking`) is called within [`ReactorHandle::enter`].
     ///
     /// # Panics
     /// On a reactor thread or an async worker, which must not block.

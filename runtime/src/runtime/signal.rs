@@ -95,7 +95,7 @@ impl Signals {
     }
 }
 
-/// Waits for Ctrl-C (SIGINT), once.
+/// Waits for Ctrl-C (SIGINT), once. It watches from its first poll on: a signal before that meets its previous handler.
 ///
 /// # Errors
 /// Those of [`Signals::new`] and [`Signals::next`].

@@ -138,11 +138,9 @@ impl Reactor {
 /// Runs a future on a temporary reactor of the calling thread: for clients, tests and tools. `spawn_local` works
 /// inside; what was spawned and is not done when the future is, is dropped.
 ///
-/// # Errors
-/// With the errno of epoll or eventfd when the reactor cannot be made.
-///
 /// # Panics
-/// On a reactor thread or an async worker, which must not block; and with the future's own panic.
+/// On a reactor thread or an async worker, which must not block; when the reactor cannot be made, with the errno of epoll
+/// or eventfd in the text; and with the future's own panic.
 #[track_caller]
 pub fn block_on<F: Future>(future: F) -> F::Output {
     refuse_to_block();

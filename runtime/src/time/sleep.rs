@@ -29,7 +29,8 @@ pub fn sleep(duration: Duration) -> Sleep {
     sleep_until(clock::after(clock::now(), duration))
 }
 
-/// Waits until `deadline`; one in the past is ready at the first poll. Otherwise as [`sleep`].
+/// Waits until `deadline`; one in the past is ready at the first poll, or on a reactor whose pass has lasted for more than
+/// a second, in its next pass. Otherwise as [`sleep`].
 pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep { deadline, registration: None }
 }

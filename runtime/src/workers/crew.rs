@@ -12,6 +12,7 @@ use crate::exec::ambient::{self, Class};
 use crate::exec::enter::EnterHooks;
 use crate::exec::home::Home;
 use crate::sync::lock;
+use crate::sync::quiet::wake_all;
 use crate::sys;
 use crate::time::driver::Driver;
 use std::collections::HashMap;
@@ -136,7 +137,7 @@ impl Crew {
         let waiters = std::mem::take(&mut state.waiters);
         drop(state);
         self.left.notify_all();
-        waiters.into_iter().for_each(Waker::wake);
+        wake_all(waiters);
     }
 
     /// From now on who ends is joined by who waits.
@@ -178,7 +179,7 @@ impl Crew {
     pub(super) fn poll_over(&self, waker: &Waker) -> bool {
         let waker = waker.clone();
         let mut state = lock(&self.state);
-        if state.alive > 0 {
+        if state.alive > 0 && !state.waiters.iter().any(|waiter| waiter.will_wake(&waker)) {
             state.waiters.push(waker);
         }
         state.alive == 0
