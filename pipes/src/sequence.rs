@@ -103,7 +103,7 @@ impl<'a> Sequence<'a> {
     /// The same, looking at nothing before `from`.
     #[inline]
     pub fn find_from(&self, from: usize, needle: &[u8]) -> Option<usize> {
-        if self.len.saturating_sub(from) < needle.len() {
+        if self.len < needle.len() {
             return None;
         }
         match self.as_slice() {

@@ -56,10 +56,10 @@ async fn refuse<R: Receive, W: Transmit>(mut pipe: Duplex<R, W>) -> io::Result<(
 /// How many heads end in `view`, and where the last one does.
 #[inline]
 fn heads(view: Sequence<'_>) -> (usize, usize) {
-    let (mut requests, mut used) = (0, 0);
-    while let Some(at) = view.find_from(used, END) {
+    let (mut requests, mut rest) = (0, view);
+    while let Some(at) = rest.find(END) {
         requests += 1;
-        used = at + END.len();
+        rest = rest.from(at + END.len());
     }
-    (requests, used)
+    (requests, rest.position())
 }
