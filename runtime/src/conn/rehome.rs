@@ -103,7 +103,7 @@ impl fmt::Display for RehomeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the connection was not moved: ")?;
         match self {
-            Self::Stopped => f.write_str("its target drains or has stopped"),
+            Self::Stopped => f.write_str("the reactor has stopped or drains"),
             Self::Full => fmt::Display::fmt(&PostError::Full(()), f),
             Self::Ended(reason) => reason.fmt(f),
             Self::Io(error) => error.fmt(f),
