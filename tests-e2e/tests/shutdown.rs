@@ -58,6 +58,38 @@ fn requests_in_progress_anywhere_are_answered() {
     }
 }
 
+/// A reactor without connections of its own does not end a drain before the others: its tasks have theirs.
+#[test]
+fn a_reactor_without_connections_waits_for_those_of_the_others() {
+    let case = Case::start();
+    let (server, accepted) = several(&case, 2, |_| {});
+    let gate = Gate::new();
+    let (mut peer, mut connection, reactors) = pair(&server, &accepted);
+    let away = reactors.last().unwrap();
+    let held = gate.clone();
+    let _served = run_at(Place::Away, &reactors, SOON, async move {
+        let request = connection.read().await?.expect("a request");
+        held.wait().await;
+        connection.send_all(&request).await
+    });
+    peer.send(b"first").unwrap();
+    assert!(gate.wait_waiting(1, SOON), "the request is in its handler");
+    drop(accepted);
+    let addr = server.addr();
+    let stopping = begin_drain(server, NEVER);
+    assert!(wait_until(SOON, || TcpStream::connect(addr).is_err()), "a listener is open");
+    // Both have seen the drain by now, and the one without connections has decided whether it ends.
+    for _ in 0..200 {
+        let (tell, told) = channel();
+        assert!(away.run_here(move || tell.send(()).unwrap()).is_ok(), "it ended, with the task that has the request");
+        assert_eq!(told.recv_timeout(SOON), Ok(()), "it ended, with the task that has the request");
+    }
+    gate.open();
+    assert_eq!(peer.read_to_end(SOON), (b"first".to_vec(), Ending::Eof));
+    let report = stopping.join().unwrap();
+    assert!(report.graceful && report.cut == 0, "{report:?}");
+}
+
 /// S9: a job that still runs when the stop comes, with no deadline: its answer arrives, then FIN.
 #[test]
 fn a_job_without_a_deadline_is_waited_for() {

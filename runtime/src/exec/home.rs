@@ -6,6 +6,7 @@
 //! class: any thread. Laws: 7, 9, 12, 16.
 
 use crate::config::ReactorConfig;
+use crate::exec::company::Company;
 use crate::exec::draining::DrainWaiters;
 use crate::exec::erased::Erased;
 use crate::exec::join;
@@ -48,6 +49,8 @@ pub(crate) enum Msg {
     Post(Post),
     /// Register it. Takes a place in the gate.
     Adopt(Arc<dyn Guest>),
+    /// Another reactor of the runtime has nothing to send any more: look at the drain again.
+    CompanyOut,
 }
 
 impl Msg {
@@ -61,7 +64,7 @@ impl Msg {
                 // Perhaps the last holder, and a waker may be left in it: its drop is user code.
                 run::caught(|| drop(guest));
             }
-            Self::Owed(_) | Self::LetGo(_) => {}
+            Self::Owed(_) | Self::LetGo(_) | Self::CompanyOut => {}
         }
     }
 }
@@ -85,6 +88,7 @@ pub(crate) struct Home {
     pub(crate) config: ReactorConfig,
     pub(crate) counts: Counts,
     pub(crate) drain_waiters: DrainWaiters,
+    pub(crate) company: Company,
     /// The timer driver of its loop, from the moment that the reactor exists.
     pub(crate) timers: Erased,
     /// The pools of its runtime.
@@ -117,6 +121,7 @@ impl Home {
             config,
             counts: Counts::new(),
             drain_waiters: DrainWaiters::default(),
+            company: Company::default(),
             timers: Erased::default(),
             pools: Erased::default(),
             wakes: SegQueue::new(),
@@ -275,6 +280,7 @@ impl Home {
     /// Whoever knows that this reactor will never run: what was handed over settles.
     pub(crate) fn abandon(&self) {
         self.request(Stage::Stopped);
+        self.company.set_out(true);
         self.close_gate();
         loop {
             while let Some(msg) = self.take_message() {

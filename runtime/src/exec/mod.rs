@@ -18,6 +18,7 @@
 //! | `join` | `JoinHandle`, `AbortHandle` | any thread |
 //! | `join_error` | why a task has no result | any thread |
 //! | `draining` | waiting for a drain | any thread |
+//! | `company` | none of a runtime's reactors is through with a drain before all have everything out | any thread |
 //! | `handle` | `ReactorHandle` | any thread |
 //! | `enter` | user code around the life of a thread | any thread |
 //! | `ambient` | what kind of thread this is, which reactor it has entered | any thread |
@@ -25,6 +26,7 @@
 //! | `erased` | what rooms above hang on a home | any thread |
 
 pub(crate) mod ambient;
+pub(crate) mod company;
 pub(crate) mod draining;
 pub(crate) mod enter;
 pub(crate) mod erased;

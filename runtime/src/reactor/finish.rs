@@ -46,9 +46,17 @@ impl Reactor {
             self.begin_drain();
         }
         let out_of_time = self.home.drain_deadline_ms().is_some_and(|at| self.now_ms >= at);
-        if asked >= Stage::Aborting || self.stage == Stage::Draining && (out_of_time || self.is_drained()) {
+        if asked >= Stage::Aborting || self.stage == Stage::Draining && (out_of_time || self.all_are_drained()) {
             self.stage = Stage::Aborting;
         }
+    }
+
+    /// Here and at the other reactors of the runtime, whose connections tasks of this one may hold.
+    fn all_are_drained(&self) -> bool {
+        let company = &self.home.company;
+        let out = self.is_drained();
+        company.set_out(out);
+        out && company.all_are_out()
     }
 
     /// Serves the accept queues, closes the listeners, ends idle connections.
@@ -89,6 +97,7 @@ impl Reactor {
     pub(crate) fn teardown(&mut self) -> Ended {
         // A connect from here on is refused; later stages of a drain have done this already.
         self.home.request(Stage::Aborting);
+        self.home.company.set_out(true);
         trace::stop_begins(self.home.index, self.table.len());
         self.close_listeners();
         self.home.close_gate();

@@ -77,6 +77,8 @@ impl Reactor {
         match msg {
             Msg::Owed(key) => self.owed.push_back(key),
             Msg::LetGo(key) => self.let_go(key),
+            // The loop looks at the drain before every pass.
+            Msg::CompanyOut => {}
             Msg::Adopt(guest) => self.adopt(guest),
             Msg::Post(post) => {
                 run::caught(post);

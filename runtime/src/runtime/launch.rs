@@ -3,6 +3,7 @@
 //! State: none. Thread class: any thread. Laws: 4 (all bound and listening before any accepts), 10 (hooks), 12.
 
 use crate::error::complain;
+use crate::exec::company::Company;
 use crate::exec::enter::EnterHooks;
 use crate::exec::handle::ReactorHandle;
 use crate::exec::home::Home;
@@ -76,6 +77,7 @@ fn start_all(builder: Builder, reactors: usize) -> io::Result<Runtime> {
         .collect::<io::Result<Vec<_>>>()?;
     let pools = Pools::new(&builder.workers, builder.hooks.enter.clone());
     pools.attach(&homes);
+    Company::of(&homes);
     let control = Arc::new(Control::new(reactors, pools));
     let mut runtime = Runtime::new(homes.clone(), addrs, control.clone());
     let (started, starts) = channel();

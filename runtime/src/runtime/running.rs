@@ -173,6 +173,7 @@ impl Runtime {
     }
 
     fn drain(&self, grace: Duration) {
+        self.homes[0].company.all_drain();
         for home in &self.homes {
             home.drain(grace);
         }
