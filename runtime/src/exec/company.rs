@@ -29,13 +29,13 @@ pub(crate) struct Company {
 struct Group {
     homes: Vec<Weak<Home>>,
     /// All are asked to drain, one after the other: none is to take the next for one that goes on.
-    drains: std::sync::atomic::AtomicBool,
+    drains: AtomicBool,
 }
 
 impl Company {
     /// Makes all of them known to each other, once.
     pub(crate) fn of(homes: &[Arc<Home>]) {
-        let group = Arc::new(Group { homes: homes.iter().map(Arc::downgrade).collect(), drains: false.into() });
+        let group = Arc::new(Group { homes: homes.iter().map(Arc::downgrade).collect(), drains: AtomicBool::new(false) });
         for home in homes {
             // Err only says that it has been called before.
             let _ = home.company.group.set(group.clone());
