@@ -35,7 +35,8 @@ struct Group {
 impl Company {
     /// Makes all of them known to each other, once.
     pub(crate) fn of(homes: &[Arc<Home>]) {
-        let group = Arc::new(Group { homes: homes.iter().map(Arc::downgrade).collect(), drains: AtomicBool::new(false) });
+        let group =
+            Arc::new(Group { homes: homes.iter().map(Arc::downgrade).collect(), drains: AtomicBool::new(false) });
         for home in homes {
             // Err only says that it has been called before.
             let _ = home.company.group.set(group.clone());
@@ -114,7 +115,9 @@ mod loom_tests {
     }
 
     fn run(pair: &Pair, me: usize, tells_first: bool) -> bool {
-        let tell = || drop(pair.mail[1 - me].0.fetch_add(1, Ordering::Release));
+        let tell = || {
+            pair.mail[1 - me].0.fetch_add(1, Ordering::Release);
+        };
         if tells_first {
             tell();
             pair.out[me].set(true, || ());
