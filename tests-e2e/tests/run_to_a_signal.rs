@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Once;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
@@ -196,8 +197,21 @@ fn a_second_signal_does_not_wait_for_ever_for_a_reactor() {
     };
     let stuck = handles[0].run_here(stuck).unwrap();
     assert!(begun.wait_blocking(SOON));
+    // The other one has seen the first signal. It waits for the stuck one: a task of its own may have a connection of that.
+    let (drains, draining) = (Gate::new(), Gate::new());
+    let told = drains.clone();
+    let ready = draining.clone();
+    let watches = async move {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let connection = Connection::from_unix(ours).unwrap();
+        ready.open();
+        connection.draining().await;
+        told.open();
+    };
+    handles[1].spawn(watches).unwrap().detach();
+    assert!(draining.wait_blocking(SOON));
     let signals = thread::spawn(move || {
-        assert!(wait_until(SOON, || handles[1].is_stopped()));
+        assert!(drains.wait_blocking(SOON));
         signal(Signal::SIGTERM);
         handles
     });
