@@ -17,6 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use std::convert::Infallible;
 use std::io;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 /// Headers of one hop.
@@ -138,7 +139,7 @@ fn passed_on<B: Body>(
     Ok(request)
 }
 
-/// RFC 9112, 3.2: one `Host` that can be one, which HTTP/1.0 and HTTP/2 may leave out; of nobody, it may be empty.
+/// RFC 9112, 3.2: one `Host` that can be one. HTTP/1.0 and HTTP/2 may leave it out, and it may be empty.
 fn has_one_host<B>(request: &Request<B>) -> bool {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let named = match (hosts.next(), hosts.next()) {
@@ -146,10 +147,19 @@ fn has_one_host<B>(request: &Request<B>) -> bool {
         (Some(host), None) => host.as_bytes(),
         (Some(_), Some(_)) => return false,
     };
-    let Ok(host) = Authority::try_from(named) else { return named.is_empty() };
-    // What is behind the name: nothing, or a colon and digits. (`port` says `None` to a port that is no number.)
-    let port = host.as_str().strip_prefix(host.host()).map(|port| port.strip_prefix(':').unwrap_or(port));
-    port.is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
+    let Ok(authority) = Authority::try_from(named) else { return named.is_empty() };
+    let host = authority.host();
+    // The parser only counts brackets: they are for an address.
+    if host.contains(['[', ']']) {
+        let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        if !address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
+            return false;
+        }
+    }
+    // Behind the name nothing, or a colon and digits. (`port` says `None` to a port that is no number.)
+    let behind = authority.as_str().strip_prefix(host);
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    behind.is_some_and(|behind| behind.is_empty() || behind.strip_prefix(':').is_some_and(is_port))
 }
 
 /// Removes what belongs to one hop, and what `Connection` names as such: of `Host` nobody may say that.
@@ -232,6 +242,10 @@ mod tests {
             &["site/path"],
             &["site:x"],
             &["[::1]x"],
+            &["[::1]80"],
+            &["site[1]"],
+            &["[site]"],
+            &["[]"],
         ] {
             assert_eq!(host("/path", wrong), Err(StatusCode::BAD_REQUEST), "{wrong:?}");
         }

@@ -198,18 +198,17 @@ fn a_second_signal_does_not_wait_for_ever_for_a_reactor() {
     let stuck = handles[0].run_here(stuck).unwrap();
     assert!(begun.wait_blocking(SOON));
     // The other one has seen the first signal. It waits for the stuck one: a task of its own may have a connection of that.
-    let (drains, draining) = (Gate::new(), Gate::new());
-    let told = drains.clone();
-    let ready = draining.clone();
-    let watches = async move {
+    let (waits, drains) = (Gate::new(), Gate::new());
+    let (waiting, draining) = (waits.clone(), drains.clone());
+    let watch = async move {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let connection = Connection::from_unix(ours).unwrap();
-        ready.open();
+        waiting.open();
         connection.draining().await;
-        told.open();
+        draining.open();
     };
-    handles[1].spawn(watches).unwrap().detach();
-    assert!(draining.wait_blocking(SOON));
+    handles[1].spawn(watch).unwrap().detach();
+    assert!(waits.wait_blocking(SOON));
     let signals = thread::spawn(move || {
         assert!(drains.wait_blocking(SOON));
         signal(Signal::SIGTERM);
@@ -218,7 +217,7 @@ fn a_second_signal_does_not_wait_for_ever_for_a_reactor() {
     let report = runtime.run_with(NEVER, || signal(Signal::SIGTERM)).unwrap();
     assert!(report.threads_stuck == 1 && !report.graceful, "{report:?}");
     let handles = signals.join().unwrap();
-    assert!(!handles[0].is_stopped());
+    assert!(!handles[0].is_stopped() && handles[1].is_stopped());
     over.open();
     assert!(wait_until(SOON, || handles[0].is_stopped()));
     assert!(epoxide::block_on(stuck).unwrap());
