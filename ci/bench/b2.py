@@ -47,10 +47,9 @@ def cpu(names, options, report):
     if why := rounds.unable() or (None if shutil.which("wrk") else "wrk is missing (ci/setup)"):
         print(f"CPU per request: not measured, {why}"); return
     number, seconds = (1, 1) if options.smoke else (options.rounds, options.seconds)
-    cap = rounds.capped()
     print(f"\nCPU per request, {options.connections} connections, {PIPELINED} at a time, {number} rounds of {seconds} s, "
-          + ("server capped to 25 % of its core" if cap else "NOT CAPPED: the load may be the bottleneck"), flush=True)
-    _, seen = b1.tool("ab.py", ["-r", str(number), "-d", str(seconds), "-c", str(options.connections), "-p", str(PIPELINED), "--cap", "25" if cap else "0"]
+          + rounds.cap_said(), flush=True)
+    _, seen = b1.tool("ab.py", ["-r", str(number), "-d", str(seconds), "-c", str(options.connections), "-p", str(PIPELINED), *rounds.cap_option()]
                       + [f"{n}={rounds.command(n)}" for n in names + [rounds.AGAIN]])
     values = report["cpu"] = rounds.against_floor({n: [row[1] for row in rows] for n, rows in seen["res"].items()})
     for name, rows in seen["res"].items():

@@ -62,11 +62,10 @@ def instructions(programs, report):
 
 def cpu(programs, options, report):
     if not shutil.which("wrk") or not shutil.which("taskset") or len(os.sched_getaffinity(0)) < 2: return
-    cap = rounds.capped()
     print(f"\nCPU per request, {options.connections} connections, {options.rounds} rounds of {options.seconds} s, "
-          + ("server capped to 25 % of its core" if cap else "NOT CAPPED: the load may be the bottleneck"), flush=True)
+          + rounds.cap_said(), flush=True)
     specs = [f"{n}={c}" for n, c in {**programs, AGAIN: programs["threadpool"]}.items()]
-    _, seen = b1.tool("ab.py", ["-r", str(options.rounds), "-d", str(options.seconds), "-c", str(options.connections), "--cap", "25" if cap else "0"] + specs)
+    _, seen = b1.tool("ab.py", ["-r", str(options.rounds), "-d", str(options.seconds), "-c", str(options.connections), *rounds.cap_option()] + specs)
     base = [row[1] for row in seen["res"]["threadpool"]]
     report["cpu"] = {name: {"cpu_us_per_request": statistics.median(r[1] for r in rows),
                             "ours_to_it": statistics.median(own / r[1] for own, r in zip(base, rows)),

@@ -71,7 +71,7 @@ def run(options, report):
     instructions(names, options, report)
     number, connections = (1, 640) if options.smoke else (options.rounds, min(MOST, EACH_SECOND * options.seconds))
     print(f"\nCPU per connection, {BATCH} at a time, {number} rounds of {connections}, "
-          + ("server capped to 25 % of its core" if rounds.capped() else "NOT CAPPED: the load may be the bottleneck"), flush=True)
+          + rounds.cap_said(), flush=True)
     with rounds.Load(): seen = rounds.in_turn(names + [rounds.AGAIN], number, lambda name: cpu(name, connections))
     values = report["cpu"] = rounds.against_floor(seen)
     print(f"{'server':14} {'us':>7} {'x floor':>8}")

@@ -74,7 +74,7 @@ def run(options, report):
         if first is None: first, fetch.length = got, len(got)
         if got != first: raise SystemExit(f"{name} sends another body than the floor: not comparable")
     number, bodies = (1, 2) if options.smoke else (options.rounds, 4 * options.seconds)
-    print(f"{bodies} bodies of 64 MiB, {number} rounds, " + ("server capped to 25 % of its core" if rounds.capped() else "NOT CAPPED: the load may be the bottleneck"), flush=True)
+    print(f"{bodies} bodies of 64 MiB, {number} rounds, " + rounds.cap_said(), flush=True)
     with rounds.Load():
         seen = rounds.in_turn(names + [rounds.AGAIN], number, lambda name: cpu(name, bodies))
         still = report["blocked"] = {name: blocked(name, 1 if options.smoke else 3) for name in names}

@@ -28,6 +28,14 @@ def descriptors(wanted):
 def capped(): return CGROUP.is_dir() and os.access(CGROUP, os.W_OK)
 
 
+def cap_said(): return "server capped to 25 % of its core" if capped() else "NOT CAPPED: the load may be the bottleneck"
+
+
+def cap_option():
+    """For ab.py."""
+    return ["--cap", "25" if capped() else "0"]
+
+
 class Load:
     """In its `with` this process is on CPU 1."""
     def __enter__(self):
