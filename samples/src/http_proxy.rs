@@ -152,7 +152,7 @@ fn has_one_host<B>(request: &Request<B>) -> bool {
     // The parser only counts brackets: they are for an address.
     if host.contains(['[', ']']) {
         let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        if !address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
+        if address.is_none_or(|address| address.parse::<Ipv6Addr>().is_err()) {
             return false;
         }
     }
